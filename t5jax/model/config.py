@@ -1,0 +1,134 @@
+"""Architecture of a T5 and the published sizes as presets."""
+
+import dataclasses
+from typing import Literal
+
+from t5jax.settings import AT_LEAST_ONE, POSITIVE, RATE, SettingError, check_settings
+
+VOCAB_MULTIPLE = 128  # Embedding rows are padded to it: matrix units and meshes like round numbers.
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+  """Shape and numerics of a T5 v1.0 or v1.1.
+
+  Attributes:
+    emb_dim: width of the residual stream (d_model in the papers).
+    num_heads: attention heads.
+    head_dim: width of a head (d_kv); num_heads * head_dim need not equal emb_dim.
+    mlp_dim: hidden width of the feed-forward layer (d_ff).
+    num_encoder_layers: encoder depth.
+    num_decoder_layers: decoder depth.
+    vocab_size: embedding rows. None: the tokenizer's size rounded up to a multiple of 128.
+    mlp_activations: one branch per entry, multiplied: ("relu",) in v1.0, ("gelu", "linear") in v1.1
+      (gelu is the tanh form, as in T5X and in HF's `gelu_new`).
+    logits_via_embedding: True ties the head to the embedding and scales the decoder's output by
+      emb_dim**-0.5 (v1.0); False has a head of its own, unscaled (v1.1).
+    head_init: initialisation of an untied head: "scaled", std emb_dim**-0.5 (first loss near
+      ln(vocab_size)), or "hf", std 1.0 as transformers and nanoT5 do (first loss 60 to 110).
+    dropout_rate: after embeddings, attention weights, sublayers and stacks. Default 0.
+    dtype: of activations and of the operands of every matmul but the logits' accumulation.
+      Parameters are float32; norm statistics, attention softmax, logits and loss always float32.
+    remat: what the backward pass recomputes, per layer: "none" saves all, "minimal" keeps the
+      results of weight matmuls, "full" keeps only each layer's input.
+    relative_attention_num_buckets: rows of each stack's relative position table.
+    relative_attention_max_distance: offsets from here on share the last bucket.
+    layer_norm_epsilon: added to the mean square in RMSNorm.
+  """
+
+  emb_dim: int
+  num_heads: int
+  head_dim: int
+  mlp_dim: int
+  num_encoder_layers: int
+  num_decoder_layers: int
+  vocab_size: int | None = None
+  mlp_activations: tuple[str, ...] = ("gelu", "linear")
+  logits_via_embedding: bool = False
+  head_init: Literal["scaled", "hf"] = "scaled"
+  dropout_rate: float = 0.0
+  dtype: Literal["bfloat16", "float32"] = "bfloat16"
+  remat: Literal["none", "minimal", "full"] = "none"
+  relative_attention_num_buckets: int = 32
+  relative_attention_max_distance: int = 128
+  layer_norm_epsilon: float = 1e-6
+
+  def __post_init__(self):
+    check_settings(
+        self, emb_dim=AT_LEAST_ONE, num_heads=AT_LEAST_ONE, head_dim=AT_LEAST_ONE,
+        mlp_dim=AT_LEAST_ONE, num_encoder_layers=AT_LEAST_ONE, num_decoder_layers=AT_LEAST_ONE,
+        vocab_size=AT_LEAST_ONE, dropout_rate=RATE, layer_norm_epsilon=POSITIVE)
+    object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
+    known = ("relu", "gelu", "linear")
+    if not self.mlp_activations or any(a not in known for a in self.mlp_activations):
+      raise SettingError("T5Config.mlp_activations", self.mlp_activations,
+                         f"one or more of {', '.join(known)}")
+    buckets, far = self.relative_attention_num_buckets, self.relative_attention_max_distance
+    if buckets < 4 or buckets % 4:
+      raise SettingError("T5Config.relative_attention_num_buckets", buckets, "a multiple of 4")
+    if far <= buckets // 2:
+      raise SettingError("T5Config.relative_attention_max_distance", far,
+                         f"an int > {buckets // 2} (half of relative_attention_num_buckets)")
+
+  @property
+  def joined_kv_dim(self):
+    """Width of all heads together."""
+    return self.num_heads * self.head_dim
+
+  def with_vocabulary(self, num_tokens):
+    """Returns the config sized for a tokenizer of `num_tokens` ids, sentinels included.
+
+    Raises:
+      SettingError: vocab_size is set and smaller than the tokenizer.
+    """
+    if self.vocab_size is None:
+      padded = -(-num_tokens // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+      return dataclasses.replace(self, vocab_size=padded)
+    if self.vocab_size < num_tokens:
+      raise SettingError("T5Config.vocab_size", self.vocab_size,
+                         f"at least the tokenizer's {num_tokens} ids, or None")
+    return self
+
+
+# emb_dim, num_heads, head_dim, mlp_dim (v1.0), mlp_dim (v1.1), layers per stack.
+# Sources: arXiv:1910.10683 section 3.7 (v1.0); T5X's t5_1_1 configurations (v1.1). Tiny is T5X's
+# toy width with the given head and depth: for tests and first steps.
+_SIZES = {
+    "tiny": (64, 4, 16, 256, 128, 2),
+    "small": (512, 8, 64, 2048, 1024, 6),
+    "base": (768, 12, 64, 3072, 2048, 12),
+    "large": (1024, 16, 64, 4096, 2816, 24),
+    "xl": (1024, 32, 128, 16384, 5120, 24),
+    "xxl": (1024, 128, 128, 65536, 10240, 24),
+}
+# v1.1 changed more than the feed-forward width for three of the sizes.
+_V1_1_CHANGES = {
+    "small": dict(num_heads=6, num_encoder_layers=8, num_decoder_layers=8),
+    "xl": dict(emb_dim=2048, head_dim=64),
+    "xxl": dict(emb_dim=4096, num_heads=64, head_dim=64),
+}
+SIZES = tuple(_SIZES)
+
+
+def _check_size(name, size):
+  if size not in _SIZES:
+    raise SettingError(f"{name}.size", size, f"one of {', '.join(SIZES)}")
+
+
+def t5_1_0(size="base", **overrides):
+  """Returns T5 v1.0 (ReLU, tied head) of a published size: tiny, small, base, large, xl, xxl."""
+  _check_size("t5_1_0", size)
+  emb_dim, num_heads, head_dim, mlp_dim, _, depth = _SIZES[size]
+  return T5Config(**dict(
+      dict(emb_dim=emb_dim, num_heads=num_heads, head_dim=head_dim, mlp_dim=mlp_dim,
+           num_encoder_layers=depth, num_decoder_layers=depth, mlp_activations=("relu",),
+           logits_via_embedding=True), **overrides))
+
+
+def t5_1_1(size="base", **overrides):
+  """Returns T5 v1.1 (gated GELU, untied head) of a published size: tiny, small ... xxl."""
+  _check_size("t5_1_1", size)
+  emb_dim, num_heads, head_dim, _, mlp_dim, depth = _SIZES[size]
+  values = dict(emb_dim=emb_dim, num_heads=num_heads, head_dim=head_dim, mlp_dim=mlp_dim,
+                num_encoder_layers=depth, num_decoder_layers=depth)
+  return T5Config(**{**values, **_V1_1_CHANGES.get(size, {}), **overrides})

@@ -1,0 +1,110 @@
+"""The building blocks of a T5 layer. Shapes: B batch, L length, D emb_dim, F mlp_dim, V vocab."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "linear": lambda x: x}
+
+
+def normal(std):
+  """Returns an initializer drawing from N(0, std**2), always in float32 before the cast."""
+  return nn.initializers.normal(std)
+
+
+def param(module, name, init, shape, axes):
+  """Declares a float32 parameter of `module` whose dims carry the logical names `axes`."""
+  return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
+
+
+class Dense(nn.Module):
+  """A matmul without bias: [..., inputs] -> [..., features], in the activations' dtype.
+
+  `axes` are the logical names of the kernel's two dims. Without `std` the kernel is drawn with
+  variance 1 / inputs.
+  """
+
+  features: int
+  axes: tuple[str, str]
+  std: float | None = None
+
+  @nn.compact
+  def __call__(self, x):
+    std = x.shape[-1] ** -0.5 if self.std is None else self.std
+    kernel = param(self, "kernel", normal(std), (x.shape[-1], self.features), self.axes)
+    return x @ kernel.astype(x.dtype)
+
+
+class RMSNorm(nn.Module):
+  """Scales to unit root mean square, no mean and no bias (arXiv:1910.07467).
+
+  The statistics are float32 whatever the input; the result has the input's dtype.
+  """
+
+  epsilon: float
+
+  @nn.compact
+  def __call__(self, x):
+    scale = param(self, "scale", nn.initializers.ones, (x.shape[-1],), ("embed",))
+    x32 = x.astype(jnp.float32)
+    inverse_rms = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.epsilon)
+    return (x32 * inverse_rms * scale).astype(x.dtype)
+
+
+class Dropout(nn.Module):
+  """Dropout whose mask is shared along the length, as the original T5 does; off if deterministic."""
+
+  rate: float
+  deterministic: bool
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dropout(self.rate, broadcast_dims=(-2,), deterministic=self.deterministic)(x)
+
+
+class MLP(nn.Module):
+  """The feed-forward sublayer: product of the activated branches, then back to emb_dim.
+
+  One branch is named `wi`, several `wi_0`, `wi_1` ... (T5X's names).
+  """
+
+  activations: tuple[str, ...]
+  mlp_dim: int
+  dropout_rate: float
+  deterministic: bool
+
+  @nn.compact
+  def __call__(self, x):
+    hidden = 1
+    for i, activation in enumerate(self.activations):
+      name = "wi" if len(self.activations) == 1 else f"wi_{i}"
+      branch = Dense(self.mlp_dim, ("embed", "mlp"), name=name)(x)
+      hidden = hidden * ACTIVATIONS[activation](branch)
+    hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
+    hidden = Dropout(self.dropout_rate, self.deterministic)(hidden)
+    return Dense(x.shape[-1], ("mlp", "embed"), name="wo")(hidden)
+
+
+class Embedding(nn.Module):
+  """Token table [V, D]. The lookup is a gather, and only the gathered rows are cast."""
+
+  vocab_size: int
+  emb_dim: int
+  dtype: str
+
+  def setup(self):
+    self.embedding = param(self, "embedding", normal(1.0), (self.vocab_size, self.emb_dim),
+                           ("vocab", "embed"))
+
+  def __call__(self, tokens):
+    """[B, L] integer ids -> [B, L, D] in `dtype`."""
+    return jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
+
+  def attend(self, x):
+    """[B, L, D] -> float32 logits [B, L, V] with the table as the head."""
+    return logits(x, self.embedding.T)
+
+
+def logits(x, kernel):
+  """[B, L, D] times [D, V] -> [B, L, V]: operands in x's dtype, sums and result in float32."""
+  return jnp.matmul(x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)

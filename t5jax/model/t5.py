@@ -1,0 +1,175 @@
+"""The T5 encoder-decoder (arXiv:1910.10683), layers scanned.
+
+Parameters are nested dicts with T5X's names. A stack's layers share one set of arrays with a leading
+`layers` axis: `encoder/layers/mlp/wo/kernel` is [num_encoder_layers, mlp_dim, emb_dim].
+Shapes: B batch, L length, M encoder length, D emb_dim, H heads, V vocab.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from t5jax.model import layers
+from t5jax.model.attention import MASKED, Attention, RelativePositionBias
+from t5jax.model.config import T5Config
+
+_REMAT_POLICIES = {
+    "minimal": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class Layer(nn.Module):
+  """One layer of either stack: each sublayer is norm, transform, dropout, residual sum.
+
+  `encoded` and `cross_bias` are None in the encoder. Called by nn.scan: returns (x, None).
+  """
+
+  config: T5Config
+  deterministic: bool
+  cache_length: int | None = None
+
+  @nn.compact
+  def __call__(self, x, bias, encoded, cross_bias, position):
+    is_decoder = encoded is not None
+    attend = lambda name: Attention(
+        self.config.num_heads, self.config.head_dim, self.config.dropout_rate, self.deterministic,
+        name=name)
+    y = self._norm("pre_self_attention_layer_norm" if is_decoder else "pre_attention_layer_norm", x)
+    x = x + self._dropout(attend("self_attention" if is_decoder else "attention")(
+        y, y, bias, position=position, cache_length=self.cache_length))
+    if is_decoder:
+      y = self._norm("pre_cross_attention_layer_norm", x)
+      x = x + self._dropout(
+          attend("encoder_decoder_attention")(y, encoded, cross_bias, position=position))
+    y = layers.MLP(self.config.mlp_activations, self.config.mlp_dim, self.config.dropout_rate,
+                   self.deterministic, name="mlp")(self._norm("pre_mlp_layer_norm", x))
+    x = x + self._dropout(y)
+    return nn.with_logical_constraint(x, ("batch", "length", "embed")), None
+
+  def _norm(self, name, x):
+    return layers.RMSNorm(self.config.layer_norm_epsilon, name=name)(x)
+
+  def _dropout(self, x):
+    return layers.Dropout(self.config.dropout_rate, self.deterministic)(x)
+
+
+def _scan_layers(config, num_layers, deterministic, cache_length=None):
+  """Returns `num_layers` layers as one module whose parameters carry a leading `layers` axis."""
+  layer = Layer
+  if config.remat != "none":
+    # Under scan the compiler cannot merge the recomputation with the original anyway.
+    layer = nn.remat(Layer, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
+  scanned = nn.scan(
+      layer, variable_axes={"params": 0, "cache": 0}, split_rngs={"params": True, "dropout": True},
+      in_axes=nn.broadcast, length=num_layers, metadata_params={nn.PARTITION_NAME: "layers"})
+  return scanned(config, deterministic, cache_length, name="layers")
+
+
+def _relative_bias(config, bidirectional):
+  return RelativePositionBias(
+      config.num_heads, bidirectional, config.relative_attention_num_buckets,
+      config.relative_attention_max_distance, std=config.emb_dim ** -0.5, name="relpos_bias")
+
+
+class Encoder(nn.Module):
+  """[B, M, D] embeddings and a padding bias [B, 1, 1, M] -> [B, M, D]."""
+
+  config: T5Config
+  deterministic: bool
+
+  @nn.compact
+  def __call__(self, x, padding_bias):
+    dropout = layers.Dropout(self.config.dropout_rate, self.deterministic)
+    length = x.shape[1]
+    bias = _relative_bias(self.config, bidirectional=True)(length, length) + padding_bias
+    x, _ = _scan_layers(self.config, self.config.num_encoder_layers, self.deterministic)(
+        dropout(x), bias, None, None, None)
+    return dropout(layers.RMSNorm(self.config.layer_norm_epsilon, name="encoder_norm")(x))
+
+
+class Decoder(nn.Module):
+  """Embeddings [B, L, D] -> hidden states [B, L, D], normed and, with a tied head, scaled.
+
+  With `position`, [B, 1, D] of one token, against a cache of `cache_length` positions.
+  """
+
+  config: T5Config
+  deterministic: bool
+  cache_length: int | None = None
+
+  @nn.compact
+  def __call__(self, x, encoded, padding_bias, position=None):
+    config = self.config
+    relative_bias = _relative_bias(config, bidirectional=False)
+    # Positions ahead are hidden by causality alone: padding only ever follows the real targets.
+    if position is None:
+      bias = relative_bias(x.shape[1], x.shape[1])
+      bias += MASKED * ~jnp.tri(x.shape[1], dtype=bool)
+    else:
+      bias = relative_bias.at(position, self.cache_length)
+      bias += MASKED * (jnp.arange(self.cache_length) > position)
+    dropout = layers.Dropout(config.dropout_rate, self.deterministic)
+    x, _ = _scan_layers(config, config.num_decoder_layers, self.deterministic, self.cache_length)(
+        dropout(x), bias, encoded, padding_bias, position)
+    x = dropout(layers.RMSNorm(config.layer_norm_epsilon, name="decoder_norm")(x))
+    return x * config.emb_dim ** -0.5 if config.logits_via_embedding else x
+
+
+class T5(nn.Module):
+  """The whole model. `deterministic` turns dropout off; otherwise pass a "dropout" rng.
+
+  Attributes:
+    config: its shape; vocab_size must be set.
+    deterministic: no dropout.
+    cache_length: positions of the decoder's cache; only for `decode_token`.
+  """
+
+  config: T5Config
+  deterministic: bool = True
+  cache_length: int | None = None
+
+  def setup(self):
+    config = self.config
+    self.token_embedder = layers.Embedding(config.vocab_size, config.emb_dim, config.dtype)
+    self.encoder = Encoder(config, self.deterministic)
+    self.decoder = Decoder(config, self.deterministic, self.cache_length)
+    if not config.logits_via_embedding:
+      std = config.emb_dim ** -0.5 if config.head_init == "scaled" else 1.0
+      self.logits_dense = Head(config.vocab_size, std)
+
+  def __call__(self, encoder_input_tokens, decoder_input_tokens):
+    """Integer ids [B, M] and [B, L] -> float32 logits [B, L, V]. Id 0 in the encoder is padding."""
+    encoded, padding_bias = self.encode(encoder_input_tokens)
+    hidden = self.decoder(self._embed(decoder_input_tokens), encoded, padding_bias)
+    return self._logits(hidden)
+
+  def encode(self, encoder_input_tokens):
+    """Returns the encoder's output [B, M, D] and the bias [B, 1, 1, M] that hides padding."""
+    padding_bias = MASKED * (encoder_input_tokens == 0)[:, None, None, :].astype(jnp.float32)
+    return self.encoder(self._embed(encoder_input_tokens), padding_bias), padding_bias
+
+  def decode_token(self, encoded, padding_bias, token, position):
+    """Integer ids [B] at `position` -> float32 logits [B, V]; reads and writes "cache"."""
+    hidden = self.decoder(self._embed(token[:, None]), encoded, padding_bias, position)
+    return self._logits(hidden)[:, 0]
+
+  def _embed(self, tokens):
+    return nn.with_logical_constraint(self.token_embedder(tokens), ("batch", "length", "embed"))
+
+  def _logits(self, hidden):
+    head = self.token_embedder.attend if self.config.logits_via_embedding else self.logits_dense
+    return nn.with_logical_constraint(head(hidden), ("batch", "length", "vocab"))
+
+
+class Head(nn.Module):
+  """An untied output head: kernel [D, V], float32 logits."""
+
+  vocab_size: int
+  std: float
+
+  @nn.compact
+  def __call__(self, x):
+    kernel = layers.param(self, "kernel", layers.normal(self.std), (x.shape[-1], self.vocab_size),
+                          ("embed", "vocab"))
+    return layers.logits(x, kernel)
