@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from t5jax.settings import AT_LEAST_ONE, POSITIVE, RATE, SettingError, check_settings
+from t5jax.settings import AT_LEAST_ONE, POSITIVE, RATE, SettingError, check_choice, check_settings
 
 VOCAB_MULTIPLE = 128  # Embedding rows are padded to it: matrix units and meshes like round numbers.
 
@@ -110,14 +110,15 @@ _V1_1_CHANGES = {
 SIZES = tuple(_SIZES)
 
 
-def _check_size(name, size):
-  if size not in _SIZES:
-    raise SettingError(f"{name}.size", size, f"one of {', '.join(SIZES)}")
+def _check_preset(name, size, overrides):
+  check_choice(f"{name}.size", size, SIZES)
+  for field in overrides:
+    check_choice(f"{name}'s override", field, [f.name for f in dataclasses.fields(T5Config)])
 
 
 def t5_1_0(size="base", **overrides):
   """Returns T5 v1.0 (ReLU, tied head) of a published size: tiny, small, base, large, xl, xxl."""
-  _check_size("t5_1_0", size)
+  _check_preset("t5_1_0", size, overrides)
   emb_dim, num_heads, head_dim, mlp_dim, _, depth = _SIZES[size]
   return T5Config(**dict(
       dict(emb_dim=emb_dim, num_heads=num_heads, head_dim=head_dim, mlp_dim=mlp_dim,
@@ -127,7 +128,7 @@ def t5_1_0(size="base", **overrides):
 
 def t5_1_1(size="base", **overrides):
   """Returns T5 v1.1 (gated GELU, untied head) of a published size: tiny, small ... xxl."""
-  _check_size("t5_1_1", size)
+  _check_preset("t5_1_1", size, overrides)
   emb_dim, num_heads, head_dim, _, mlp_dim, depth = _SIZES[size]
   values = dict(emb_dim=emb_dim, num_heads=num_heads, head_dim=head_dim, mlp_dim=mlp_dim,
                 num_encoder_layers=depth, num_decoder_layers=depth)

@@ -1,0 +1,130 @@
+"""A run in progress: what the loop changes and the hooks look at."""
+
+import contextlib
+import dataclasses
+import pathlib
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from t5jax import metrics
+from t5jax.budget import Spent
+
+
+@dataclasses.dataclass
+class Run:
+  """The changing half of training; the Trainer is the fixed one.
+
+  Attributes:
+    trainer: the parts.
+    path: the model directory.
+    model: the T5Config with its vocabulary size filled in.
+    vocabulary: data.vocabulary.Vocabulary.
+    mesh: jax.sharding.Mesh.
+    state: TrainState.
+    data: the training iterator, at the position after the last batch.
+    eval_batches: held-out batches, host arrays.
+    record: rundir.Record.
+    checkpoints: checkpoint.Checkpoints.
+    spent: budget.Spent.
+    status: "running", "done" (the budget is spent) or "stopped" (from outside).
+    learning_rate: of the last step.
+    window: {name: [sum, weight]} of the metrics since the last log, on the host.
+    evaluation: {"step", "loss", "accuracy"} of the newest evaluation, or None.
+  """
+
+  trainer: Any
+  path: pathlib.Path
+  model: Any
+  vocabulary: Any
+  mesh: Any
+  state: Any
+  data: Any
+  eval_batches: list
+  record: Any
+  checkpoints: Any
+  spent: Spent = Spent()
+  status: str = "running"
+  learning_rate: float = 0.0
+  window: dict = dataclasses.field(default_factory=dict)
+  evaluation: dict | None = None
+  _pending: list = dataclasses.field(default_factory=list)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, exception_type, exception, traceback):
+    self.record.close()
+    self.checkpoints.close()
+
+  def spend(self, batch, extra, step_metrics, seconds):
+    """Counts one step. Its metrics stay on the device until somebody asks for them."""
+    tokens = np.count_nonzero(batch["encoder_input_tokens"]) + batch["decoder_loss_weights"].sum()
+    self.spent += extra + Spent(
+        steps=1, tokens=int(tokens), examples=self.trainer.data.batch_size, seconds=seconds)
+    self._pending.append(step_metrics)
+
+  def fold_metrics(self):
+    """Waits for the device and returns the window's totals, {name: [sum, weight]}."""
+    new = metrics.total_on_host(self._pending)
+    self._pending.clear()
+    old = self.window or {name: [0.0, 0.0] for name in new}
+    self.window = {name: [a + b for a, b in zip(old[name], new[name])] for name in new} or old
+    return self.window
+
+  def host_state(self):
+    """What a checkpoint keeps of this object, as JSON values."""
+    return dict(spent=dataclasses.asdict(self.spent), window=self.fold_metrics())
+
+  def restore_host_state(self, saved):
+    """The inverse of `host_state`."""
+    self.spent, self.window = Spent(**saved["spent"]), saved["window"]
+
+  @staticmethod
+  def say(text):
+    """Prints a line without breaking the progress bar."""
+    tqdm.write(text, file=sys.stdout)
+    sys.stdout.flush()
+
+
+class StopSignal(contextlib.AbstractContextManager):
+  """Truthy once SIGTERM or SIGINT has come: the loop then saves and leaves. A second one kills."""
+
+  def __init__(self):
+    self.received = None
+    self._previous = {}
+
+  def __bool__(self):
+    return self.received is not None
+
+  def __enter__(self):
+    for number in (signal.SIGTERM, signal.SIGINT):
+      self._previous[number] = signal.signal(number, self._handle)
+    return self
+
+  def __exit__(self, *exception):
+    for number, handler in self._previous.items():
+      signal.signal(number, handler)
+
+  def _handle(self, number, frame):
+    del frame
+    self.received = signal.Signals(number)
+    signal.signal(number, self._previous[number])
+    Run.say(f"{self.received.name}: saving and leaving after this step.")
+
+
+class Stopwatch:
+  """Seconds since it was made, or last read."""
+
+  def __init__(self):
+    self._since = time.monotonic()
+
+  def lap(self):
+    """Returns the seconds since the last lap."""
+    now = time.monotonic()
+    elapsed, self._since = now - self._since, now
+    return elapsed

@@ -1,0 +1,103 @@
+"""The device mesh and the rules that lay logical axes on it."""
+
+import contextlib
+import dataclasses
+
+import flax.linen as nn
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from t5jax.settings import AT_LEAST_ONE, SettingError, check_settings
+
+# Logical axis of a tensor -> axis of the mesh. The first rule that still fits is taken.
+RULES = (
+    ("batch", ("data", "fsdp")),
+    ("vocab", "tensor"),
+    ("mlp", "tensor"),
+    ("heads", "tensor"),
+    ("joined_kv", "tensor"),
+    ("embed", "fsdp"),
+    ("length", None),
+    ("kv", None),
+    ("relpos_buckets", None),
+    ("layers", None),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """How many devices share which work.
+
+  Attributes:
+    data: replicas that split the batch. None: all devices that the other two leave.
+    fsdp: devices that split the batch and also hold a share of each parameter.
+    tensor: devices that split heads, feed-forward width and vocabulary.
+  """
+
+  data: int | None = None
+  fsdp: int = 1
+  tensor: int = 1
+
+  def __post_init__(self):
+    check_settings(self, data=AT_LEAST_ONE, fsdp=AT_LEAST_ONE, tensor=AT_LEAST_ONE)
+
+  def check(self, model, batch_size, num_microbatches):
+    """Raises SettingError if model dims or batch do not split evenly over the mesh."""
+    shape = self.shape()
+    for dim in ("num_heads", "mlp_dim", "vocab_size"):
+      if getattr(model, dim) is not None and getattr(model, dim) % shape["tensor"]:
+        raise SettingError("MeshConfig.tensor", self.tensor,
+                           f"a divisor of T5Config.{dim} = {getattr(model, dim)}")
+    if model.emb_dim % shape["fsdp"]:
+      raise SettingError("MeshConfig.fsdp", self.fsdp, f"a divisor of T5Config.emb_dim = {model.emb_dim}")
+    shards = shape["data"] * shape["fsdp"] * num_microbatches
+    if batch_size % shards:
+      raise SettingError(
+          "TaskData.batch_size", batch_size,
+          f"a multiple of {shards} = {shape['data'] * shape['fsdp']} devices that split the batch x "
+          f"{num_microbatches} microbatches")
+
+  def shape(self):
+    """Returns {"data": ..., "fsdp": ..., "tensor": ...} for the devices there are."""
+    num_devices = jax.device_count()
+    rest = self.fsdp * self.tensor
+    data = num_devices // rest if self.data is None else self.data
+    if data * rest != num_devices:
+      raise SettingError("MeshConfig.data", self.data,
+                         f"data x fsdp x tensor = {num_devices}, the number of devices")
+    return dict(data=data, fsdp=self.fsdp, tensor=self.tensor)
+
+  def make(self):
+    """Returns the jax.sharding.Mesh. Its axes are Auto: constraints are hints for GSPMD."""
+    shape = self.shape()
+    return jax.make_mesh(tuple(shape.values()), tuple(shape),
+                         axis_types=(jax.sharding.AxisType.Auto,) * len(shape))
+
+
+@contextlib.contextmanager
+def use(mesh):
+  """Within it, logical axis names in the model mean axes of `mesh`."""
+  with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
+    yield
+
+
+def replicated(mesh):
+  """The sharding of what every device holds in full."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def of_batch(mesh):
+  """The sharding of a batch's arrays: split over their first dim."""
+  return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+
+
+def of_parameters(boxed, mesh):
+  """Maps a tree of parameters that carry logical axes (as flax boxes) to their shardings."""
+  return nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, RULES)
+
+
+def put_batch(batch, mesh):
+  """Moves this process's share of a host batch to the devices as global arrays, asynchronously."""
+  sharding = of_batch(mesh)
+  return {name: jax.make_array_from_process_local_data(sharding, array)
+          for name, array in batch.items()}

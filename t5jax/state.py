@@ -1,0 +1,93 @@
+"""The training state: what it holds, its shapes without memory, its sharded initialisation."""
+
+from typing import Any, NamedTuple
+
+import flax.core.meta as meta
+import jax
+import jax.numpy as jnp
+import optax
+
+from t5jax import sharding
+from t5jax.model.t5 import T5
+
+
+class TrainState(NamedTuple):
+  """Arrays only.
+
+  Attributes:
+    step: int32 scalar, optimizer updates done.
+    params: nested dict of float32 arrays.
+    opt_state: the optimizer's own tree.
+  """
+
+  step: jax.Array
+  params: Any
+  opt_state: Any
+
+
+def transformation(optimizer, learning_rate, max_grad_norm=None):
+  """Returns the optax chain of one step: clip by the global norm, then `optimizer`.
+
+  Args:
+    optimizer: a function of the learning rate alone.
+    learning_rate: number or traced scalar; the state's shape does not depend on it.
+    max_grad_norm: largest global L2 norm of the gradient, or None.
+  """
+  clip = optax.identity() if max_grad_norm is None else optax.clip_by_global_norm(max_grad_norm)
+  return optax.chain(clip, optimizer(learning_rate))
+
+
+def abstract_params(model):
+  """Returns the parameters of a T5Config as a nested dict of ShapeDtypeStructs."""
+  tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+  return meta.unbox(jax.eval_shape(T5(model).init, jax.random.key(0), tokens, tokens)["params"])
+
+
+def initialise(model, optimizer, max_grad_norm, key):
+  """A fresh TrainState whose parameters are still boxed with their logical axes."""
+  tokens = jnp.ones((1, 8), jnp.int32)
+  boxed = T5(model).init(key, tokens, tokens)["params"]
+  opt_state = transformation(optimizer, 0.0, max_grad_norm).init(meta.unbox(boxed))
+  return TrainState(jnp.zeros([], jnp.int32), boxed, opt_state)
+
+
+def abstract(model, optimizer, max_grad_norm, mesh):
+  """Returns the state as ShapeDtypeStructs that carry their shardings; nothing is allocated.
+
+  A leaf of the optimizer's state whose path ends in a parameter's path and that has its shape is
+  laid out like the parameter; every other leaf is replicated.
+  """
+  boxed = jax.eval_shape(
+      lambda: initialise(model, optimizer, max_grad_norm, jax.random.key(0)))
+  params = meta.unbox(boxed.params)
+  shardings = jax.tree_util.tree_leaves_with_path(sharding.of_parameters(boxed.params, mesh))
+  shapes = jax.tree.leaves(params)
+  by_path = {_names(path): (leaf.shape, layout) for (path, layout), leaf in zip(shardings, shapes)}
+
+  def lay_out(path, leaf):
+    names = _names(path)
+    for start in range(len(names)):
+      shape, layout = by_path.get(names[start:], (None, None))
+      if shape == leaf.shape:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding.replicated(mesh))
+
+  return jax.tree_util.tree_map_with_path(lay_out, boxed._replace(params=params))
+
+
+def create(model, optimizer, max_grad_norm, mesh, seed):
+  """Returns an initialised TrainState, each device making only its own part.
+
+  The numbers depend on `seed` alone, not on the mesh.
+  """
+  layout = jax.tree.map(lambda leaf: leaf.sharding, abstract(model, optimizer, max_grad_norm, mesh))
+
+  def make(key):
+    state = initialise(model, optimizer, max_grad_norm, key)
+    return state._replace(params=meta.unbox(state.params))
+
+  return jax.jit(make, out_shardings=layout)(jax.random.key(seed))
+
+
+def _names(path):
+  return tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)

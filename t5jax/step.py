@@ -1,0 +1,100 @@
+"""The pure train and eval steps. Shapes: B global batch, L length, V vocab."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from t5jax import metrics, state as states
+from t5jax.model.t5 import T5
+
+
+def forward(model, params, batch, z_loss, dropout_key=None):
+  """Runs the model on a batch; returns its metrics.token_metrics. No dropout without a key."""
+  rngs = {} if dropout_key is None else {"dropout": dropout_key}
+  logits = T5(model, deterministic=dropout_key is None).apply(
+      {"params": params}, batch["encoder_input_tokens"], batch["decoder_input_tokens"], rngs=rngs)
+  return metrics.token_metrics(logits, batch, z_loss)
+
+
+def gradients(model, params, batch, z_loss, num_microbatches, dropout_key=None):
+  """Gradient of the loss per target token, whatever the number of microbatches.
+
+  Each microbatch's sum of losses is divided by the weights of the whole batch, so their gradients
+  simply add up; targets of unequal lengths weigh by their tokens. Accumulated in float32.
+
+  Args:
+    model: T5Config.
+    params: nested dict of float32 arrays.
+    batch: dict of arrays [B, ...]; B a multiple of num_microbatches.
+    z_loss: weight of the penalty on the softmax's normaliser.
+    num_microbatches: sequential parts of the batch.
+    dropout_key: None for no dropout.
+
+  Returns:
+    (gradients like params, metrics of the whole batch).
+  """
+  total = jnp.maximum(jnp.sum(batch["decoder_loss_weights"]), 1.0)
+
+  def loss(params, part, key):
+    sums = forward(model, params, part, z_loss, key)
+    return (sums["loss"][0] + sums["z_loss"][0]) / total, sums
+
+  gradient = jax.grad(loss, has_aux=True)
+  if num_microbatches == 1:
+    return gradient(params, batch, dropout_key)
+
+  def accumulate(carry, part_and_index):
+    part, index = part_and_index
+    key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
+    return jax.tree.map(jnp.add, carry, gradient(params, part, key)), None
+
+  # Part i takes every num_microbatches-th row: each device cuts its own rows, none move.
+  parts = jax.tree.map(
+      lambda x: x.reshape(-1, num_microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
+  zeros = jax.tree.map(
+      lambda x: jnp.zeros(x.shape, x.dtype),
+      jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts), dropout_key))
+  return jax.lax.scan(accumulate, zeros, (parts, jnp.arange(num_microbatches)))[0]
+
+
+def train_step(state, batch, learning_rate, key, *, model, optimizer, z_loss=0.0,
+               max_grad_norm=None, num_microbatches=1):
+  """One optimizer update.
+
+  Args:
+    state: TrainState.
+    batch: dict of arrays: encoder_input_tokens [B, L], decoder_input_tokens,
+      decoder_target_tokens, decoder_loss_weights, each [B, target length].
+    learning_rate: float32 scalar.
+    key: the run's dropout key; the step folds its own number in.
+    model: T5Config.
+    optimizer: function of the learning rate that returns an optax transformation.
+    z_loss: weight of the penalty on the softmax's normaliser.
+    max_grad_norm: largest global norm of the gradient, or None.
+    num_microbatches: sequential parts of the batch.
+
+  Returns:
+    (new TrainState, {name: (sum, weight)}): token metrics, norms of gradient (before clipping),
+    parameters (after the update) and update.
+  """
+  dropout_key = jax.random.fold_in(key, state.step) if model.dropout_rate else None
+  grads, sums = gradients(model, state.params, batch, z_loss, num_microbatches, dropout_key)
+  chain = states.transformation(optimizer, learning_rate, max_grad_norm)
+  updates, opt_state = chain.update(grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  for name, tree in (("grad_norm", grads), ("param_norm", params), ("update_norm", updates)):
+    sums[name] = metrics.single(optax.global_norm(tree))
+  return states.TrainState(state.step + 1, params, opt_state), sums
+
+
+def eval_step(params, batch, *, model):
+  """Returns the token metrics of a batch, without dropout."""
+  return forward(model, params, batch, z_loss=0.0)
+
+
+def compile_train_step(layout, **settings):
+  """Returns train_step jitted for a state of this layout (a tree of shardings), which it donates."""
+  return jax.jit(functools.partial(train_step, **settings), donate_argnums=0,
+                 out_shardings=(layout, None))

@@ -1,0 +1,58 @@
+"""Trains a T5: python -m t5jax.train --gin_file=base.gin --gin.MODEL_DIR=runs/a
+
+Any macro or parameter of the gin file can be set with --gin.NAME=value; strings need no quotes.
+A run that was stopped goes on when the same command is given again.
+"""
+
+import argparse
+import os
+import sys
+
+
+def parse_arguments(argv=None, description=__doc__):
+  """Returns (namespace, bindings): the flags, and every --gin.NAME=value as "NAME=value"."""
+  parser = argparse.ArgumentParser(
+      prog="python -m t5jax.train", description=description, allow_abbrev=False,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--gin_file", action="append", required=True, metavar="FILE",
+                      help="configuration, from the current folder or t5jax's own; may be repeated")
+  parser.add_argument("--overwrite", action="store_true",
+                      help="delete the run that MODEL_DIR holds and start anew")
+  parser.add_argument("--stop_at_step", type=int, metavar="N",
+                      help="save and leave at this step; the schedules still run to the whole budget")
+  parser.add_argument("--check", action="store_true",
+                      help="only check the configuration and the data, then leave")
+  arguments, rest = parser.parse_known_args(argv)
+  for flag in rest:
+    if not flag.startswith("--gin."):
+      parser.error(f"unknown argument {flag}; settings are given as --gin.NAME=value")
+  return arguments, [flag.removeprefix("--gin.") for flag in rest]
+
+
+def main(argv=None):
+  """Runs the command; returns its exit status."""
+  arguments, bindings = parse_arguments(argv)
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  from t5jax import config, rundir  # JAX takes seconds to load: not before the flags are right.
+  from t5jax.hooks import TrainingDiverged
+  try:
+    trainer, resolved = config.build("t5jax.trainer.Trainer", arguments.gin_file, bindings)
+    trainer.check()
+    if arguments.check:
+      print(resolved)
+      return 0
+    rundir.claim(trainer.model_dir, resolved, arguments.overwrite)
+    run = trainer.run(arguments.stop_at_step)
+  except (ValueError, TrainingDiverged) as error:
+    if "T5JAX_TRACEBACK" in os.environ:
+      raise
+    print(f"error: {error}", file=sys.stderr)
+    return 1
+  if run.status == "stopped" and run.spent.steps != arguments.stop_at_step:
+    print(f"Stopped at step {run.spent.steps}, saved. The same command goes on from there.")
+    return 128 + 15
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,163 @@
+"""The trainer: a frozen dataclass of parts, and `run`, the loop."""
+
+import dataclasses
+import pathlib
+import time
+from typing import Any, Callable
+
+import jax
+import numpy as np
+
+from t5jax import rundir, sharding, state as states, step as steps
+from t5jax.budget import Budget, Spent
+from t5jax.checkpoint import CheckpointConfig, Checkpoints, write_model_config
+from t5jax.hooks import is_due
+from t5jax.model.config import T5Config
+from t5jax.run import Run, StopSignal
+from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, check_settings
+
+
+def every_batch(state, batch):
+  """The `select` of a plain run: trains on the batch as it comes, at no extra cost."""
+  del state
+  return batch, Spent()
+
+
+def same_state(state, progress):
+  """The `grow` of a plain run: changes nothing."""
+  del progress
+  return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+  """All that a run is made of.
+
+  Attributes:
+    model: the architecture.
+    data: batches and tokenizer, a data.iterator.TaskData.
+    optimizer: a function of the learning rate that returns an optax transformation.
+    learning_rate: a function of progress, see schedules.py.
+    budget: how long to train.
+    model_dir: the folder of all that the run leaves.
+    hooks: what observes the run, in this order; see hooks.py.
+    seed: of initialisation and dropout.
+    num_microbatches: sequential parts of a batch, to save memory; the result does not depend on it.
+    max_grad_norm: the gradient is scaled down to this global norm; None for never.
+    z_loss: weight of the penalty on log(softmax normaliser)^2.
+    mesh: how devices share the work.
+    checkpoints: which checkpoints stay.
+    select: (state, batch) -> (batch to train on, Spent on choosing).
+    grow: (state, progress) -> state, before each step.
+  """
+
+  model: T5Config
+  data: Any
+  optimizer: Callable
+  learning_rate: Callable
+  budget: Budget
+  model_dir: str
+  hooks: tuple = ()
+  seed: int = 0
+  num_microbatches: int = 1
+  max_grad_norm: float | None = None
+  z_loss: float = 0.0
+  mesh: sharding.MeshConfig = sharding.MeshConfig()
+  checkpoints: CheckpointConfig = CheckpointConfig()
+  select: Callable = every_batch
+  grow: Callable = same_state
+
+  def __post_init__(self):
+    object.__setattr__(self, "hooks", tuple(self.hooks))
+    check_settings(self, num_microbatches=AT_LEAST_ONE, max_grad_norm=POSITIVE,
+                   z_loss=NON_NEGATIVE, seed=NON_NEGATIVE)
+    self.optimizer(0.0)  # Raises on settings that cannot be, before anything is compiled.
+    self.learning_rate(0.0)
+
+  def check(self):
+    """Raises ValueError for what cannot work, without compiling or reading much."""
+    self.mesh.check(self.model, self.data.batch_size, self.num_microbatches)
+    self.data.check()
+
+  def run(self, stop_at_step=None):
+    """Trains until the budget is spent, going on from the newest checkpoint if there is one.
+
+    Args:
+      stop_at_step: save and leave at this step, as if the machine were needed back; the schedules
+        still run to the whole budget. None: train to the end.
+
+    Returns:
+      The Run: its state, counters, and `status`, "done" or "stopped".
+    """
+    self.check()
+    with self._start() as run, sharding.use(run.mesh), StopSignal() as stop:
+      train_step = steps.compile_train_step(
+          jax.tree.map(lambda x: x.sharding, run.state), model=run.model, optimizer=self.optimizer,
+          z_loss=self.z_loss, max_grad_norm=self.max_grad_norm,
+          num_microbatches=self.num_microbatches)
+      key = jax.random.key(self.seed)
+      if run.status == "done":
+        self._call_hooks(run)
+      while run.status == "running":
+        began = time.monotonic()
+        progress = self.budget.progress(run.spent)
+        run.state = self.grow(run.state, progress)
+        batch, extra = self.select(run.state, next(run.data))
+        run.learning_rate = self.learning_rate(progress)
+        run.state, metrics = train_step(
+            run.state, sharding.put_batch(batch, run.mesh), np.float32(run.learning_rate), key)
+        run.spend(batch, extra, metrics, time.monotonic() - began)
+        run.status = self._status(run.spent, stop or run.spent.steps == stop_at_step)
+        self._call_hooks(run)
+    return run
+
+  def _status(self, spent, stop=False):
+    if self.budget.progress(spent) >= 1:
+      return "done"
+    return "stopped" if stop else "running"
+
+  def _call_hooks(self, run):
+    for hook in self.hooks:
+      if is_due(hook, run):
+        hook(run)
+
+  def _start(self):
+    """Returns the Run, fresh or restored, after all that can be refused has been looked at."""
+    vocabulary = self.data.prepare(self.model_dir)
+    model = self.model.with_vocabulary(vocabulary.size)
+    self.mesh.check(model, self.data.batch_size, self.num_microbatches)
+    path = pathlib.Path(self.model_dir).expanduser()
+    rundir.check_tokenizer(path, vocabulary)
+    process = jax.process_index(), jax.process_count()
+    eval_batches = self.data.eval_batches(*process)
+    data = self.data.train_iterator(*process)
+    mesh = self.mesh.make()
+    abstract = states.abstract(model, self.optimizer, self.max_grad_norm, mesh)
+    checkpoints = Checkpoints(path, self.checkpoints)
+    if checkpoints.latest_step() is None:
+      state, host = states.create(model, self.optimizer, self.max_grad_norm, mesh, self.seed), None
+    else:
+      state, host = checkpoints.restore(abstract, data)
+    rundir.write_run_info(path, vocabulary)
+    rundir.write_model_info(path, abstract, mesh)
+    write_model_config(path, model)
+    run = Run(self, path, model, vocabulary, mesh, state, data, eval_batches,
+              rundir.Record(path, step=int(state.step)), checkpoints)
+    if host is not None:
+      run.restore_host_state(host)
+    run.status = self._status(run.spent)
+    self._introduce(run)
+    return run
+
+  def _introduce(self, run):
+    """Says what is about to be trained, and on what."""
+    num_params = sum(leaf.size for leaf in jax.tree.leaves(run.state.params))
+    entropy = self.data.unigram_entropy(run.eval_batches)
+    run.say(f"jax {jax.__version__} on {jax.device_count()} x {jax.devices()[0].device_kind}, "
+            f"mesh {dict(run.mesh.shape)}")
+    run.say(f"{num_params:,} parameters; {run.model.vocab_size:,} embedding rows for "
+            f"{run.vocabulary.size:,} token ids; {self.data.batch_size} examples a batch")
+    run.say(f"unigram entropy of the held-out targets: {entropy:.4f} nats per token")
+    if run.spent.steps:
+      run.say(f"going on from step {run.spent.steps} of {run.path}" if run.status == "running" else
+              f"{run.path} is finished: {run.spent.steps} steps are done")
