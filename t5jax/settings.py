@@ -57,7 +57,7 @@ DECAY = Range(low=0, high=1, open_low=True, open_high=True)
 
 def nearest(name, candidates):
   """Returns " Did you mean 'x'?" for the candidate closest to `name`, or an empty string."""
-  close = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
+  close = difflib.get_close_matches(name, list(map(str, candidates)), n=1, cutoff=0.5)
   return f" Did you mean {close[0]!r}?" if close else ""
 
 

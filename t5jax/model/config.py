@@ -91,10 +91,11 @@ class T5Config:
 
 
 # emb_dim, num_heads, head_dim, mlp_dim (v1.0), mlp_dim (v1.1), layers per stack.
-# Sources: arXiv:1910.10683 section 3.7 (v1.0); T5X's t5_1_1 configurations (v1.1). Tiny is T5X's
-# toy width with the given head and depth: for tests and first steps.
+# Sources: arXiv:1910.10683 section 3.7 (v1.0); T5X's t5_1_1 configurations (v1.1). Tiny and mini
+# are t5jax's own, for tests, first steps and machines without an accelerator.
 _SIZES = {
     "tiny": (64, 4, 16, 256, 128, 2),
+    "mini": (256, 4, 64, 1024, 512, 4),
     "small": (512, 8, 64, 2048, 1024, 6),
     "base": (768, 12, 64, 3072, 2048, 12),
     "large": (1024, 16, 64, 4096, 2816, 24),
@@ -117,7 +118,7 @@ def _check_preset(name, size, overrides):
 
 
 def t5_1_0(size="base", **overrides):
-  """Returns T5 v1.0 (ReLU, tied head) of a published size: tiny, small, base, large, xl, xxl."""
+  """Returns T5 v1.0 (ReLU, tied head) of a published size, or tiny or mini."""
   _check_preset("t5_1_0", size, overrides)
   emb_dim, num_heads, head_dim, mlp_dim, _, depth = _SIZES[size]
   return T5Config(**dict(
@@ -127,7 +128,7 @@ def t5_1_0(size="base", **overrides):
 
 
 def t5_1_1(size="base", **overrides):
-  """Returns T5 v1.1 (gated GELU, untied head) of a published size: tiny, small ... xxl."""
+  """Returns T5 v1.1 (gated GELU, untied head) of a published size, or tiny or mini."""
   _check_preset("t5_1_1", size, overrides)
   emb_dim, num_heads, head_dim, _, mlp_dim, depth = _SIZES[size]
   values = dict(emb_dim=emb_dim, num_heads=num_heads, head_dim=head_dim, mlp_dim=mlp_dim,

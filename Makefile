@@ -1,0 +1,32 @@
+# make demo: trains, evaluates and exports a tiny T5 on the text in tasks/demo_corpus.
+# make test: runs the tests.
+# Both make .venv and install what they need, once.
+
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN = $(VENV)/bin
+
+demo: $(VENV)/demo-installed
+	$(BIN)/python -m t5jax.train --gin_file=demo.gin
+
+test: $(VENV)/test-installed
+	$(BIN)/python -m pytest
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/demo-installed: setup.py | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[hf]'
+	touch $@
+
+# t5 comes without its requirements: they would overwrite the files of seqio and tensorflow-datasets.
+$(VENV)/test-installed: setup.py | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[hf,test]'
+	$(BIN)/python -m pip install --quiet --no-deps t5==0.9.4
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs/demo
+
+.PHONY: demo test clean

@@ -1,0 +1,13 @@
+"""Shared by all tests: eight fake CPU devices, quiet TensorFlow, a cache for compiled programs."""
+
+import os
+import pathlib
+import tempfile
+
+# Before JAX starts its backend. Tests that need one device take jax.devices()[:1].
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+_cache = pathlib.Path(tempfile.gettempdir()) / f"t5jax-test-compilations-{os.getuid()}"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_cache))
