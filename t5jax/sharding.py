@@ -96,6 +96,13 @@ def of_parameters(boxed, mesh):
   return nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, RULES)
 
 
+def unbox(tree):
+  """Takes parameters out of their boxes without asking the compiler to lay them out here and now."""
+  is_box = lambda x: isinstance(x, nn.LogicallyPartitioned)
+  return jax.tree.map(lambda x: x.unbox(apply_constraint=False) if is_box(x) else x, tree,
+                      is_leaf=is_box)
+
+
 def put_batch(batch, mesh):
   """Moves this process's share of a host batch to the devices as global arrays, asynchronously."""
   sharding = of_batch(mesh)

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import flax.core.meta as meta
 import jax
 import jax.numpy as jnp
 import optax
@@ -40,14 +39,14 @@ def transformation(optimizer, learning_rate, max_grad_norm=None):
 def abstract_params(model):
   """Returns the parameters of a T5Config as a nested dict of ShapeDtypeStructs."""
   tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-  return meta.unbox(jax.eval_shape(T5(model).init, jax.random.key(0), tokens, tokens)["params"])
+  return sharding.unbox(jax.eval_shape(T5(model).init, jax.random.key(0), tokens, tokens)["params"])
 
 
 def initialise(model, optimizer, max_grad_norm, key):
   """A fresh TrainState whose parameters are still boxed with their logical axes."""
   tokens = jnp.ones((1, 8), jnp.int32)
   boxed = T5(model).init(key, tokens, tokens)["params"]
-  opt_state = transformation(optimizer, 0.0, max_grad_norm).init(meta.unbox(boxed))
+  opt_state = transformation(optimizer, 0.0, max_grad_norm).init(sharding.unbox(boxed))
   return TrainState(jnp.zeros([], jnp.int32), boxed, opt_state)
 
 
@@ -59,7 +58,7 @@ def abstract(model, optimizer, max_grad_norm, mesh):
   """
   boxed = jax.eval_shape(
       lambda: initialise(model, optimizer, max_grad_norm, jax.random.key(0)))
-  params = meta.unbox(boxed.params)
+  params = sharding.unbox(boxed.params)
   shardings = jax.tree_util.tree_leaves_with_path(sharding.of_parameters(boxed.params, mesh))
   shapes = jax.tree.leaves(params)
   by_path = {_names(path): (leaf.shape, layout) for (path, layout), leaf in zip(shardings, shapes)}
@@ -84,7 +83,7 @@ def create(model, optimizer, max_grad_norm, mesh, seed):
 
   def make(key):
     state = initialise(model, optimizer, max_grad_norm, key)
-    return state._replace(params=meta.unbox(state.params))
+    return state._replace(params=sharding.unbox(state.params))
 
   return jax.jit(make, out_shardings=layout)(jax.random.key(seed))
 

@@ -309,11 +309,13 @@ def save_weights(tensors, folder, dtype="float32", max_shard_size="5GB"):
                    parse_size(max_shard_size))
   files = {}
   for i, names in enumerate(shards, start=1):
-    file = f"model-{i:05d}-of-{len(shards):05d}" if len(shards) > 1 else "model"
+    part = f"-{i:05d}-of-{len(shards):05d}" if len(shards) > 1 else ""
+    path = pathlib.Path(folder) / f"model{part}.safetensors"
+    # The writer takes the memory as it lies: a transposed view would be written untransposed.
     shard = {name: np.ascontiguousarray(tensors[name], dtype=DTYPES[dtype]) for name in names}
-    # Older loaders insist on the header.
-    save_file(shard, pathlib.Path(folder) / f"{file}.safetensors", metadata={"format": "pt"})
-    files.update(dict.fromkeys(names, f"{file}.safetensors"))
+    save_file(shard, path, metadata={"format": "pt"})  # Older loaders insist on the header.
+    path.chmod(0o644)  # It comes readable by its owner alone.
+    files.update(dict.fromkeys(names, path.name))
   if len(shards) > 1:
     total_size = sum(tensor.size for tensor in tensors.values()) * itemsize
     _write_json(pathlib.Path(folder) / "model.safetensors.index.json",

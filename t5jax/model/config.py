@@ -24,8 +24,10 @@ class T5Config:
       (gelu is the tanh form, as in T5X and in HF's `gelu_new`).
     logits_via_embedding: True ties the head to the embedding and scales the decoder's output by
       emb_dim**-0.5 (v1.0); False has a head of its own, unscaled (v1.1).
-    head_init: initialisation of an untied head: "scaled", std emb_dim**-0.5 (first loss near
-      ln(vocab_size)), or "hf", std 1.0 as transformers and nanoT5 do (first loss 60 to 110).
+    head_init: "scaled" starts with logits of order 1 and a loss near ln(vocab_size): an untied head
+      has std emb_dim**-0.5; before a tied one the decoder's last norm starts at emb_dim**-0.5.
+      "hf" is transformers' and nanoT5's way, 1.0 for either: the first loss is 60 to 110 untied,
+      about sqrt(emb_dim) tied.
     dropout_rate: after embeddings, attention weights, sublayers and stacks. Default 0.
     dtype: of activations and of the operands of every matmul but the logits' accumulation.
       Parameters are float32; norm statistics, attention softmax, logits and loss always float32.

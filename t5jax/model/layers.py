@@ -42,10 +42,12 @@ class RMSNorm(nn.Module):
   """
 
   epsilon: float
+  initial_scale: float = 1.0
 
   @nn.compact
   def __call__(self, x):
-    scale = param(self, "scale", nn.initializers.ones, (x.shape[-1],), ("embed",))
+    init = nn.initializers.constant(self.initial_scale)
+    scale = param(self, "scale", init, (x.shape[-1],), ("embed",))
     x32 = x.astype(jnp.float32)
     inverse_rms = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.epsilon)
     return (x32 * inverse_rms * scale).astype(x.dtype)

@@ -112,7 +112,11 @@ class Decoder(nn.Module):
     dropout = layers.Dropout(config.dropout_rate, self.deterministic)
     x, _ = _scan_layers(config, config.num_decoder_layers, self.deterministic, self.cache_length)(
         dropout(x), bias, encoded, padding_bias, position)
-    x = dropout(layers.RMSNorm(config.layer_norm_epsilon, name="decoder_norm")(x))
+    # A tied head finds the input token's own embedding in x: at scale 1 its logit would start at
+    # sqrt(emb_dim), and the first loss with it.
+    is_scaled = config.logits_via_embedding and config.head_init == "scaled"
+    initial_scale = config.emb_dim ** -0.5 if is_scaled else 1.0
+    x = dropout(layers.RMSNorm(config.layer_norm_epsilon, initial_scale, name="decoder_norm")(x))
     return x * config.emb_dim ** -0.5 if config.logits_via_embedding else x
 
 

@@ -1,0 +1,156 @@
+"""The train step: accumulation, meshes, padding, precision, first losses."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5jax import metrics, optim, sharding, state as states, step as steps
+from tests import tiny
+
+UNEQUAL = [1, 12, 2, 11, 1, 1, 12, 3]
+
+
+def relative_difference(a, b):
+  """Largest difference over the leaves, each relative to the largest entry of its leaf."""
+  return max(np.abs(np.asarray(x) - np.asarray(y)).max() / max(np.abs(np.asarray(y)).max(), 1e-30)
+             for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+@functools.partial(jax.jit, static_argnames=("model", "num_microbatches"))
+def gradients(params, batch, model, num_microbatches):
+  return steps.gradients(model, params, batch, 1e-3, num_microbatches)
+
+
+@pytest.mark.parametrize("num_microbatches", [2, 4, 8])
+def test_microbatches_give_the_same_gradient_for_unequal_targets(num_microbatches):
+  model = tiny.model()
+  params, batch = tiny.parameters(model), tiny.batch(lengths=UNEQUAL)
+  whole, sums = gradients(params, batch, model, 1)
+  parts, part_sums = gradients(params, batch, model, num_microbatches)
+  assert relative_difference(parts, whole) < 1e-5
+  for name, mean in metrics.means(sums).items():
+    assert metrics.means(part_sums)[name] == pytest.approx(mean, rel=1e-5)
+
+
+def compiled_step(model, **settings):
+  optimizer = settings.pop("optimizer", optim.adamw_rms)
+  mesh = settings.pop("mesh", sharding.MeshConfig()).make()
+  with sharding.use(mesh):
+    state = states.create(model, optimizer, None, mesh, seed=0)
+    step = steps.compile_train_step(
+        jax.tree.map(lambda x: x.sharding, state), model=model, optimizer=optimizer, **settings)
+  return mesh, state, step
+
+
+def test_peak_memory_falls_as_microbatches_rise():
+  peaks = []
+  model = tiny.model(emb_dim=32, mlp_dim=64)
+  for num_microbatches in (1, 2, 4):
+    mesh, state, step = compiled_step(model, num_microbatches=num_microbatches)
+    batch = sharding.put_batch(tiny.batch(batch_size=512), mesh)
+    with sharding.use(mesh):
+      compiled = step.lower(state, batch, np.float32(0.1), jax.random.key(0)).compile()
+    peaks.append(compiled.memory_analysis().temp_size_in_bytes)
+  assert peaks[0] > 1.5 * peaks[1] > 2 * peaks[2]
+
+
+@pytest.mark.parametrize("optimizer", [optim.adamw_rms, optim.adafactor])
+@pytest.mark.parametrize("mesh", [dict(data=8), dict(fsdp=8), dict(data=2, fsdp=2, tensor=2),
+                                  dict(tensor=4)], ids=str)
+def test_meshes_agree(mesh, optimizer):
+  """Losses after five steps do not depend on how eight devices share the work."""
+  losses = {}
+  for name, layout in (("reference", dict(data=8)), ("mesh", mesh)):
+    devices, state, step = compiled_step(tiny.model(), mesh=sharding.MeshConfig(**layout),
+                                         optimizer=optimizer)
+    losses[name] = []
+    for i in range(5):
+      with sharding.use(devices):
+        batch = sharding.put_batch(tiny.batch(i), devices)
+        state, sums = step(state, batch, np.float32(0.02), jax.random.key(0))
+      losses[name].append(metrics.means(jax.device_get(sums))["loss"])
+  np.testing.assert_allclose(losses["mesh"], losses["reference"], rtol=1e-5)
+
+
+def test_padding_changes_neither_loss_nor_gradient():
+  model = tiny.model()
+  params, batch = tiny.parameters(model), tiny.batch(lengths=UNEQUAL)
+  padded = {name: np.pad(array, ((0, 0), (0, 9))) for name, array in batch.items()}
+  grads, sums = gradients(params, batch, model, 1)
+  padded_grads, padded_sums = gradients(params, padded, model, 1)
+  assert relative_difference(padded_grads, grads) < 1e-5
+  assert float(padded_sums["loss"][0]) == pytest.approx(float(sums["loss"][0]), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("version", ["t5_1_0", "t5_1_1"])
+@pytest.mark.parametrize("size", ["tiny", "mini", "small", "base", "large"])
+def test_first_loss_is_that_of_a_uniform_guess(version, size, dtype):
+  """At the preset's widths and head, depth 1: ln(vocab) +- 1.5 nats."""
+  model = tiny.model(version, num_encoder_layers=1, num_decoder_layers=1, vocab_size=1024, dtype=dtype,
+                     **preset_widths(version, size))
+  params = tiny.parameters(model)
+  loss = metrics.means(jax.jit(functools.partial(steps.eval_step, model=model))(
+      params, tiny.batch(vocab_size=1024)))["loss"]
+  assert abs(loss - math.log(1024)) < 1.5
+
+
+def preset_widths(version, size):
+  from t5jax.model import config
+  preset = getattr(config, version)(size)
+  return {name: getattr(preset, name) for name in ("emb_dim", "num_heads", "head_dim", "mlp_dim")}
+
+
+def test_hf_head_starts_far_off():
+  model = tiny.model(head_init="hf", emb_dim=512)
+  loss = metrics.means(steps.eval_step(tiny.parameters(model), tiny.batch(), model=model))["loss"]
+  assert loss > 2 * math.log(tiny.VOCAB_SIZE)
+
+
+def test_statistics_softmax_and_logits_are_float32_with_bfloat16_activations():
+  model = tiny.model(dtype="bfloat16", vocab_size=tiny.VOCAB_SIZE)
+  params, batch = tiny.parameters(model), tiny.batch()
+  text = str(jax.make_jaxpr(functools.partial(steps.eval_step, model=model))(params, batch))
+  lines = [line for line in text.splitlines() if " = " in line]
+  for operation in ("exp ", "rsqrt ", "log ", "reduce_max", "reduce_sum"):
+    found = [line for line in lines if f"= {operation.strip()}" in line]
+    assert found, operation
+    assert not [line for line in found if "bf16" in line.split("=")[0]], operation
+  assert any("bf16" in line for line in lines)
+
+
+def test_one_compilation_and_no_host_transfer_in_the_loop():
+  mesh, state, step = compiled_step(tiny.model(dropout_rate=0.1))
+  key = jax.device_put(jax.random.key(0), sharding.replicated(mesh))
+  batches = [sharding.put_batch(tiny.batch(i), mesh) for i in range(4)]
+  rates = [jax.device_put(np.float32(rate), sharding.replicated(mesh)) for rate in (0.1, 0.2, 0.3, 0.4)]
+  with sharding.use(mesh), jax.transfer_guard("disallow"):
+    for batch, rate in zip(batches, rates):
+      state, sums = step(state, batch, rate, key)
+  assert step._cache_size() == 1
+  assert np.isfinite(float(sums["loss"][0]))
+
+
+def test_remat_changes_nothing():
+  params, batch = tiny.parameters(tiny.model()), tiny.batch()
+  plain, _ = gradients(params, batch, tiny.model(), 1)
+  for remat in ("minimal", "full"):
+    again, _ = gradients(params, batch, tiny.model(remat=remat), 1)
+    assert relative_difference(again, plain) < 1e-5
+
+
+def test_dropout_is_a_function_of_seed_and_step():
+  mesh, state, step = compiled_step(tiny.model(dropout_rate=0.3))
+  batch = sharding.put_batch(tiny.batch(), mesh)
+
+  def loss(seed, at_step):
+    fresh = jax.tree.map(jnp.copy, state)._replace(step=jnp.int32(at_step))
+    with sharding.use(mesh):
+      return float(step(fresh, batch, np.float32(0.0), jax.random.key(seed))[1]["loss"][0])
+
+  assert loss(0, 0) == loss(0, 0)
+  assert len({loss(0, 0), loss(0, 1), loss(1, 0)}) == 3
