@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import pathlib
 import re
+import sys
 
 import gin
 from gin import config as gin_config
@@ -134,6 +135,10 @@ def _explain(error):
   if match := re.match(r"No configurable matching '(.*)'", first):
     known = [selector.removeprefix("t5jax.") for selector, _ in gin_config._REGISTRY.items()]
     return f"{match[1]} is set, but the configuration has no such part." + nearest(match[1], known)
+  if match := re.search(r"resolve selector ([\w.]+); <module '([\w.]+)'", first):
+    name = match[1].rpartition(".")[2]
+    return (f"{match[1]} is set, but {match[2]} has no such part."
+            + nearest(name, [n for n in vars(sys.modules[match[2]]) if n[0] != "_"]))
   # Gin adds where in the file it happened, which is what helps for all the rest.
   return f"{type(error).__name__}: " + " ".join(message.split())
 

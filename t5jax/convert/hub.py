@@ -20,11 +20,13 @@ class HubError(RuntimeError):
   """A push that did not succeed; one line with the cause and what to do."""
 
 
-def push(folder, repo_id, private=False, token=None, message="Upload model", endpoint=None):
+def push(folder, repo_id, private=False, token=None, message="Upload model"):
   """Uploads `folder` as the content of the model repository `repo_id`, made if need be.
 
   All files become one commit, so the repository never holds half an upload, and a push can be
   repeated: what is already there is not sent again.
+
+  The server is https://huggingface.co, or what HF_ENDPOINT names when this program starts.
 
   Args:
     folder: what hf.export wrote.
@@ -32,7 +34,6 @@ def push(folder, repo_id, private=False, token=None, message="Upload model", end
     private: whether a new repository is private.
     token: None is HF_TOKEN or that of `hf auth login`.
     message: of the commit.
-    endpoint: the server, None is HF_ENDPOINT or https://huggingface.co.
 
   Returns:
     The commit's URL.
@@ -45,7 +46,7 @@ def push(folder, repo_id, private=False, token=None, message="Upload model", end
   from huggingface_hub.errors import HTTPError, HFValidationError, LocalTokenNotFoundError
 
   _check_folder(pathlib.Path(folder))
-  api = HfApi(endpoint=endpoint, token=token)
+  api = HfApi(token=token)
   try:
     _check_rights(api.whoami(), repo_id)
     api.create_repo(repo_id, private=private, exist_ok=True)

