@@ -6,6 +6,7 @@ a value out of range are each one error, raised before anything is built, with t
 
 import importlib.util
 import inspect
+import os
 import pathlib
 import re
 import sys
@@ -14,6 +15,10 @@ import gin
 from gin import config as gin_config
 
 from t5jax.settings import SettingError, nearest
+
+
+# gin would also look inside importable packages, and fail on a plain folder `runs` or `models`.
+gin_config._FILE_READERS[:] = [(open, os.path.isfile)]
 
 
 class ConfigError(ValueError):

@@ -11,10 +11,10 @@ import os
 import pathlib
 import sys
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # So that it can run beside a training.
+import jax
 
-from t5jax.checkpoint import load_params  # noqa: E402
-from t5jax.convert import hf, verify  # noqa: E402
+from t5jax.checkpoint import load_params
+from t5jax.convert import hf, verify
 
 
 def parse_args(args=None):
@@ -58,8 +58,11 @@ def convert(args):
 
 def main():
   """Exit status 1 and one line on stderr when anything fails."""
+  args = parse_args()
+  if "JAX_PLATFORMS" not in os.environ:
+    jax.config.update("jax_platforms", "cpu")  # So that it can run beside a training.
   try:
-    convert(parse_args())
+    convert(args)
   except (ValueError, OSError, ImportError) as error:
     sys.exit(f"convert_hf: {' '.join(str(error).split())}")
 

@@ -1,4 +1,4 @@
-"""Putting a folder in place whole: it is written beside its name and renamed when it is finished."""
+"""Putting a folder in place whole: it is written under another name and renamed when finished."""
 
 import contextlib
 import fnmatch

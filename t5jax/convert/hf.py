@@ -1,8 +1,8 @@
 """Our parameters and configuration to a folder that Hugging Face's T5 loads, and back.
 
-transformers 5 ties the head of every T5 that is built from a T5Config, and what its `save_pretrained`
-writes means another model to transformers 4. So the files are written here, without either: with
-both tensors in the file, `from_pretrained` keeps them apart.
+transformers 5 ties the head of every T5 that is built from a T5Config, and what its
+`save_pretrained` writes means another model to transformers 4. So the files are written here,
+without it: where the file holds a head beside the embedding, `from_pretrained` keeps them apart.
 """
 
 import functools
@@ -17,6 +17,7 @@ import numpy as np
 from t5jax.convert import tokenizer
 from t5jax.convert.folder import replacing
 from t5jax.model.config import T5Config
+from t5jax.state import abstract_params
 
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
@@ -146,15 +147,8 @@ def _hf_names(path, shapes):
 
 @functools.lru_cache
 def _shapes(config):
-  """{path: shape} of the model's parameters, read off the model itself."""
-  import flax.linen as nn
-
-  from t5jax.model.t5 import T5
-
-  tokens = jax.ShapeDtypeStruct((1, 1), np.int32)
-  variables = jax.eval_shape(T5(config).init, jax.random.key(0), tokens, tokens)
-  params = nn.unbox(variables)["params"]
-  return {_path(keys): leaf.shape for keys, leaf in jax.tree.leaves_with_path(params)}
+  """{path: shape} of the model's parameters."""
+  return {_path(keys): leaf.shape for keys, leaf in jax.tree.leaves_with_path(abstract_params(config))}
 
 
 def _check(found, expected, owner):
@@ -228,12 +222,13 @@ def config_from_hf(values):
     ValueError: another model type, or a feed_forward_proj that T5Config cannot express.
   """
   if values.get("model_type") not in ("t5", "mt5"):
-    raise ValueError(f"model_type = {values.get('model_type')!r} in config.json: expected t5 or mt5.")
+    raise ValueError(
+        f"model_type = {values.get('model_type')!r} in config.json: expected t5 or mt5.")
   projection = values.get("feed_forward_proj", "relu")
   activations = {name: key for key, name in _FEED_FORWARD.items()}.get(projection)
   if activations is None:
-    raise ValueError(f"feed_forward_proj = {projection!r} in config.json is not supported: expected "
-                     f"one of {', '.join(_FEED_FORWARD.values())}.")
+    raise ValueError(f"feed_forward_proj = {projection!r} in config.json is not supported: "
+                     f"expected one of {', '.join(_FEED_FORWARD.values())}.")
   # transformers 5 saves every model as tied and says with another key whether it really is.
   tied = values.get("scale_decoder_outputs", values.get("tie_word_embeddings", True))
   return T5Config(
@@ -343,7 +338,8 @@ def parse_size(size):
   match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)B?", str(size).strip().upper())
   num_bytes = int(float(match[1]) * 1000 ** " KMG".index(match[2] or " ")) if match else 0
   if num_bytes < 1:
-    raise ValueError(f"max_shard_size = {size!r} is not valid: expected a size such as 500MB or 5GB.")
+    raise ValueError(
+        f"max_shard_size = {size!r} is not valid: expected a size such as 500MB or 5GB.")
   return num_bytes
 
 

@@ -7,8 +7,8 @@ _REQUIRED = ("config.json", "tokenizer.json", "tokenizer_config.json", "spiece.m
 _WEIGHTS = ["*.safetensors", "*.safetensors.index.json"]
 
 _ADVICE = {
-    401: "the token is not valid; make one with write access at https://huggingface.co/settings/tokens "
-         "and set HF_TOKEN, or run `hf auth login`",
+    401: "the token is not valid; make one with write access at "
+         "https://huggingface.co/settings/tokens and set HF_TOKEN, or run `hf auth login`",
     403: "the token has no write access to {repo_id}",
     404: "{repo_id} does not exist, or the token may not see it",
     429: "too many requests; wait some minutes and run the same command again",

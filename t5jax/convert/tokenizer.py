@@ -3,10 +3,12 @@
 Everything is read from the model itself, normalisation included, so that a vocabulary trained with
 a character map of its own keeps it. The folder names PreTrainedTokenizerFast as its tokenizer's
 class: that class takes tokenizer.json as it is, in transformers 4 and 5, whether sentencepiece is
-installed or not. (T5Tokenizer in transformers 5 takes only the pieces from the file and rebuilds the
-rest, without byte fallback and with every kind of whitespace as a separator.)
+installed or not. (T5Tokenizer in transformers 5 takes only the pieces from the file and rebuilds
+the rest, without byte fallback and with every kind of whitespace as a separator.)
 
-Known to differ from SentencePiece: text that spells a special token, such as `</s>`, becomes that token.
+Known to differ from SentencePiece: text that spells a special token, such as `</s>`, becomes that
+token; a rule of the character map that matches only the start of a combined character, such as a
+ligature with an accent, swallows the rest of it.
 """
 
 import json
@@ -38,7 +40,8 @@ def read_model(path):
   if spec.model_type != _UNIGRAM:
     raise ValueError(f"{path} is not a unigram model: train it with model_type='unigram'.")
   if spec.treat_whitespace_as_suffix:
-    raise ValueError(f"{path} marks spaces after words: train it without treat_whitespace_as_suffix.")
+    raise ValueError(
+        f"{path} marks spaces after words: train it without treat_whitespace_as_suffix.")
   ids = (spec.pad_id, spec.eos_id, spec.unk_id)
   if ids != (0, 1, 2):
     raise ValueError(f"{path} has pad, eos and unk ids {ids}: T5 needs (0, 1, 2).")
@@ -46,7 +49,7 @@ def read_model(path):
 
 
 def sentinels(extra_ids):
-  """Returns the sentinel tokens in the order of their ids: `<extra_id_0>` is the last, the highest."""
+  """Returns the sentinel tokens in the order of their ids, the highest, `<extra_id_0>`, last."""
   return [f"<extra_id_{i}>" for i in reversed(range(extra_ids))]
 
 

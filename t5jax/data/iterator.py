@@ -176,13 +176,11 @@ class TaskData:
       raise DataError(f"task {provider.name!r}: no split {split!r}, only "
                       f"{', '.join(provider.splits)}. Set validation_files or "
                       "validation_fraction.")
-    options = dict(sequence_length=self.feature_lengths, split=split, shuffle=False, seed=seed,
-                   shard_info=shard_info, num_epochs=num_epochs)
-    training = split == "train"
-    options["shuffle"] = training
+    options = dict(sequence_length=self.feature_lengths, split=split, shuffle=split == "train",
+                   seed=seed, shard_info=shard_info, num_epochs=num_epochs)
     if isinstance(provider, seqio.Mixture):
       options["passthrough_features"] = ["epoch"]
-    elif training:
+    else:
       options["shuffle_buffer_size"] = self.shuffle_buffer_size
     try:
       return provider.get_dataset(**options)
@@ -227,8 +225,9 @@ class DataIterator:
   """Endless batches of NumPy arrays, with a position that can be saved and restored.
 
   Attributes:
-    epoch: passes over the data that the last batch belongs to, from 0; None where the task does
-      not count them, or before the first batch.
+    epoch: the pass over the data that the last batch belongs to, from 0, by its median where a
+      shuffle buffer larger than a pass mixes several; None before the first batch, and where the
+      task does not count passes.
   """
 
   def __init__(self, batches, fingerprint):
@@ -245,7 +244,7 @@ class DataIterator:
       batch = next(self._iterator)
     batch = features.to_model_batch({name: x.numpy() for name, x in batch.items()})
     if "epoch" in batch:
-      self.epoch = int(np.max(batch["epoch"]))
+      self.epoch = int(np.median(batch["epoch"]))
     return batch
 
   def save(self, path):

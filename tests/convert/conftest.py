@@ -19,7 +19,7 @@ There was once a small town by the sea, where everybody knew each other and the 
 In the morning the fishermen left with their boats, and in the evening they came home with herring.
 The children played on the beach, gathered stones and shells, and built a dam of wet boards.
 One day they found a bottle with a letter in it, written in a language that none of them understood.
-The vicar said it must have come from an island far away; the teacher opened the largest of his books.
+The vicar said it must have come from an island far away; the teacher opened his largest book.
 "What does it say?" they asked. "It says: we are well (all 34 of us), and the apples are ripe!"
 """
 

@@ -1,4 +1,4 @@
-"""Our T5 against transformers' in PyTorch: float32, random weights, all parameters mapped by convert.
+"""Our T5 against transformers' in PyTorch: float32, random weights, mapped by convert.
 
 The reference is loaded with from_pretrained: a v1.1 model built from its T5Config would share
 its head with its embedding.
@@ -150,13 +150,14 @@ def test_cached_decoding_equals_teacher_forcing(name):
     return cache, logits
 
   first, cache = step(params, *encoded, decoder_tokens[:, 0], 0)
-  _, rest = jax.lax.scan(decode, cache, (jnp.asarray(decoder_tokens[:, 1:].T), jnp.arange(1, length)))
+  inputs = jnp.asarray(decoder_tokens[:, 1:].T), jnp.arange(1, length)
+  _, rest = jax.lax.scan(decode, cache, inputs)
   stepwise = jnp.concatenate([first[None], rest]).swapaxes(0, 1)
   np.testing.assert_allclose(stepwise, whole, atol=1e-4, rtol=0)
 
 
 def test_a_constructed_v1_1_reference_would_be_tied():
-  """The trap the fixture avoids; when it is gone from transformers, this fails and it can be simpler."""
+  """The trap the fixture avoids; once transformers is without it, this fails and may go."""
   transformers = pytest.importorskip("transformers")
   values = hf.config_to_hf(dataclasses.replace(CONFIGS["v1.1 untied"], num_encoder_layers=1))
   model = transformers.T5ForConditionalGeneration(transformers.T5Config(**values))
