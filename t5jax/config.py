@@ -17,9 +17,6 @@ from gin import config as gin_config
 from t5jax.settings import SettingError, nearest
 
 
-# gin would also look inside importable packages, and fail on a plain folder `runs` or `models`.
-gin_config._FILE_READERS[:] = [(open, os.path.isfile)]
-
 
 class ConfigError(ValueError):
   """The configuration cannot be used; the message says which part and what would be valid."""
@@ -47,8 +44,8 @@ def build(root, gin_files, bindings=()):
     ConfigError: a file, name or value does not fit.
   """
   gin.clear_config()
-  for folder in search_path():
-    gin.add_config_file_search_path(str(folder))
+  user_texts = _read_files_plainly()
+  user_texts += bindings
   paths = [_find(name) for name in gin_files]
   try:
     # Left unlocked: the parts are references that are called, and bound, again and again.
@@ -59,7 +56,7 @@ def build(root, gin_files, bindings=()):
   except (SettingError, ConfigError, ValueError, TypeError, SyntaxError, OSError, ImportError,
           AttributeError) as error:
     raise ConfigError(_explain(error)) from error
-  _check_all_used()
+  _check_all_used(user_texts)
   return configured, gin.operative_config_str()
 
 
@@ -83,6 +80,24 @@ def _statements(text):
   text = re.sub(r"\\\n\s*", "", text)  # gin breaks long lines after a backslash.
   found = re.findall(r"^([\w./]+) = (.*(?:\n[ )\]}].*)*)", text, flags=re.MULTILINE)
   return {name: " ".join(value.split()) for name, value in found}
+
+
+def _read_files_plainly():
+  """Makes gin read files from `search_path()`; returns a list that fills with all but t5jax's own.
+
+  gin's own readers also look inside importable packages, and fail on a plain folder `runs`.
+  """
+  texts, own = [], search_path()[-1]
+
+  def read(path):
+    if own not in pathlib.Path(path).parents:
+      texts.append(pathlib.Path(path).read_text(encoding="utf-8"))
+    return open(path, encoding="utf-8")
+
+  gin_config._FILE_READERS[:] = [(read, os.path.isfile)]
+  for folder in search_path():
+    gin.add_config_file_search_path(str(folder))
+  return texts
 
 
 def _find(name):
@@ -119,12 +134,16 @@ def _check_macros():
     raise ConfigError(f"{name} is needed, but not set: add --gin.{name}=VALUE.")
 
 
-def _check_all_used():
-  """Raises on a binding of something that building the root did not call."""
-  unused = sorted(gin_config._CONFIG.keys() - gin_config._OPERATIVE_CONFIG.keys())
-  for scope, selector in unused:
-    name = scope if selector == "gin.macro" else selector.removeprefix("t5jax.")
-    raise ConfigError(f"{name} is set, but the configuration does not use it: no effect.")
+def _check_all_used(user_texts):
+  """Raises on a user's binding of something that building the root did not call.
+
+  t5jax's own files may bind more than is used: who replaces the hooks need not undo their settings.
+  """
+  for _, selector in sorted(gin_config._CONFIG.keys() - gin_config._OPERATIVE_CONFIG.keys()):
+    name = selector.rpartition(".")[2]
+    if selector != "gin.macro" and any(re.search(rf"\b{name}\b", text) for text in user_texts):
+      raise ConfigError(f"{selector.removeprefix('t5jax.')} is set, but the configuration does not "
+                        "use it: no effect.")
 
 
 def _explain(error):

@@ -20,10 +20,8 @@ from t5jax.settings import AT_LEAST_ONE, POSITIVE, check_settings
 
 def is_due(hook, run):
   """True if `hook` is to be called after the step that `run` has just done."""
-  if run.status == "done":
+  if run.status == "done" or (run.status == "stopped" and getattr(hook, "on_stop", False)):
     return True
-  if run.status == "stopped":
-    return getattr(hook, "on_stop", False)
   return hook.every is not None and run.spent.steps % hook.every == 0
 
 

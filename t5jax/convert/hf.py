@@ -148,7 +148,8 @@ def _hf_names(path, shapes):
 @functools.lru_cache
 def _shapes(config):
   """{path: shape} of the model's parameters."""
-  return {_path(keys): leaf.shape for keys, leaf in jax.tree.leaves_with_path(abstract_params(config))}
+  params = abstract_params(config)
+  return {_path(keys): leaf.shape for keys, leaf in jax.tree.leaves_with_path(params)}
 
 
 def _check(found, expected, owner):

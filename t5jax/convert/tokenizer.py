@@ -26,7 +26,8 @@ def read_model(path):
   """Returns the protobuf (ModelProto) of a SentencePiece model that T5 can use.
 
   Raises:
-    ValueError: not a SentencePiece model, not unigram, or ids other than T5's: pad 0, eos 1, unk 2.
+    ValueError: no such file, no SentencePiece model, not unigram, or ids other than T5's: pad 0,
+      eos 1, unk 2.
   """
   from google.protobuf.message import DecodeError
   from sentencepiece import sentencepiece_model_pb2
@@ -34,6 +35,9 @@ def read_model(path):
   model = sentencepiece_model_pb2.ModelProto()
   try:
     model.ParseFromString(pathlib.Path(path).read_bytes())
+  except OSError as error:
+    raise ValueError(f"{path} cannot be read: {error.strerror}. An export needs the vocabulary of "
+                     "the run.") from error
   except DecodeError:
     raise ValueError(f"{path} is not a SentencePiece model.") from None
   spec = model.trainer_spec

@@ -35,8 +35,8 @@ def verify(folder, params, config, vocabulary_path, lines=(), tolerance=1e-5):
   - No key is missing, unexpected or of another shape; the head is tied only if it should be.
   - Logits in float32, of a batch with padding: the largest difference is below `tolerance` times
     the largest logit. 1e-5 is some 80 float32 roundings; the two programs were seen to differ by
-    5 to 16 from tiny to 24 layers. Of a bfloat16 folder the same is asked, against our weights rounded
-    to bfloat16.
+    5 to 16 from tiny to 24 layers. Of a bfloat16 folder the same is asked, against our weights
+    rounded to bfloat16.
   - Ids of sample lines and of `lines` are the same from our Vocabulary, spiece.model and
     AutoTokenizer. Lines that spell a special token are left out: see tokenizer.py.
 

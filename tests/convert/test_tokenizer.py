@@ -94,6 +94,8 @@ def test_what_is_no_model(tmp_path):
   (tmp_path / "spiece.model").write_text("version https://git-lfs.github.com/spec/v1")
   with pytest.raises(ValueError, match="spiece.model is not a SentencePiece model"):
     tokenizer.read_model(tmp_path / "spiece.model")
+  with pytest.raises(ValueError, match="none.model cannot be read: No such file"):
+    tokenizer.read_model(tmp_path / "none.model")
 
 
 @pytest.mark.parametrize("with_sentencepiece", [True, False])

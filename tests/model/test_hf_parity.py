@@ -70,7 +70,7 @@ def reference_logits(reference, encoder_tokens, decoder_tokens):
                    decoder_input_ids=torch.from_numpy(decoder_tokens)).logits
 
 
-@pytest.mark.parametrize("lengths", [(8, 8), (130, 130), (600, 600), (600, 8), (8, 130)])
+@pytest.mark.parametrize("lengths", [(8, 8), (130, 130), (600, 600), (8, 130)])
 def test_logits_equal(pair, lengths):
   """1e-5 of the largest logit: some 80 float32 roundings, for sums of at most 600 terms."""
   config, params, logits, reference = pair

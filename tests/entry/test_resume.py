@@ -1,0 +1,42 @@
+"""A run that is cut into pieces, by whatever means, is bit for bit the run that is not."""
+
+import pytest
+
+from tests.entry.conftest import records, run_module, write_project
+
+
+@pytest.mark.parametrize("optimizer, num_devices", [("adamw_rms", 8), ("adafactor", 1)])
+def test_killed_and_divided_runs_equal_a_straight_one(tmp_path, optimizer, num_devices):
+  project = write_project(tmp_path, optimizer)
+
+  def train(name, *arguments, gin_file="tiny.gin", **options):
+    return run_module("t5jax.train", f"--gin_file={gin_file}", f"--gin.MODEL_DIR={name}", *arguments,
+                      cwd=project, num_devices=num_devices, **options)
+
+  train("straight")
+  killed = train("killed", "--gin.probe.Kill.at_step=7", gin_file="kill.gin", check=False)
+  assert killed.returncode == -9
+  train("killed")
+  for stop in (5, 10, 15, 20):
+    train("divided", f"--stop_at_step={stop}")
+
+  digest = (project / "straight" / "digest").read_text()
+  assert digest.startswith("20 ")
+  assert (project / "killed" / "digest").read_text() == digest
+  assert (project / "divided" / "digest").read_text() == digest
+  assert records(project / "killed") == records(project / "straight")
+  assert records(project / "divided") == records(project / "straight")
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(project):
+  command = ("t5jax.train", "--gin_file=kill.gin", "--gin.MODEL_DIR=run with spaces/æøå",
+             "--gin.probe.Kill.signal=SIGTERM", "--gin.probe.Kill.at_step=8")
+  first = run_module(*command, cwd=project, check=False)
+  assert first.returncode == 143 and "Stopped at step 8" in first.stdout
+  path = project / "run with spaces" / "æøå"
+  assert (path / "checkpoints" / "9").is_dir() or (path / "checkpoints" / "8").is_dir()
+  second = run_module(*command, cwd=project)
+  assert "going on from step" in second.stdout
+  assert (path / "digest").read_text().startswith("20 ")
+  third = run_module(*command, cwd=project)
+  assert "is finished" in third.stdout
