@@ -46,6 +46,8 @@ class PlotLoss:
 class ExportHF:
   """Writes MODEL_DIR/hf, a folder for transformers, and verifies it by loading it.
 
+  Without torch and transformers it is written all the same, and said to be unverified.
+
   Attributes:
     every: None: at the end alone.
   """
@@ -54,15 +56,20 @@ class ExportHF:
 
   def __call__(self, run):
     params, vocabulary = jax.device_get(run.state.params), run.path / "spiece.model"
-    figures = {}
+    outcome = []
 
     def check(folder):
-      figures.update(verify.verify(folder, params, run.model, vocabulary))
-
-    hf.export(params, run.model, vocabulary, run.path / "hf", check=check)
-    run.say(f"exported to {run.path / 'hf'} and loaded with transformers: logits differ by at most "
+      try:
+        figures = verify.verify(folder, params, run.model, vocabulary)
+        outcome.append(
+            f"loaded with transformers: logits differ by at most "
             f"{figures['max_logit_difference']:.1e} (largest {figures['max_logit']:.1f}), "
             f"{figures['num_lines']} lines tokenised alike")
+      except ModuleNotFoundError as error:
+        outcome.append(f"not verified: {error}")
+
+    hf.export(params, run.model, vocabulary, run.path / "hf", check=check)
+    run.say(f"exported to {run.path / 'hf'}, {outcome[0]}")
 
 
 @dataclasses.dataclass
