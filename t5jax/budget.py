@@ -14,7 +14,7 @@ class Spent:
     steps: optimizer updates.
     tokens: real encoder input and decoder target tokens, padding not counted.
     examples: rows of the batches.
-    seconds: wall clock in the loop, including compilation.
+    seconds: wall clock in the loop, compilation and evaluation included.
   """
 
   steps: int = 0

@@ -8,13 +8,13 @@ import dataclasses
 import functools
 import math
 import sys
+import time
 
 import jax
 from tqdm import tqdm
 
 from t5jax import metrics, sharding, step as steps
 from t5jax.model import flops
-from t5jax.run import Stopwatch
 from t5jax.settings import AT_LEAST_ONE, POSITIVE, check_settings
 
 
@@ -70,23 +70,26 @@ class Log:
 
   def __post_init__(self):
     check_settings(self, every=AT_LEAST_ONE, warn_repeats=POSITIVE)
-    self._watch, self._last, self._warned = Stopwatch(), None, False
+    self._last, self._warned = None, False
 
   def __call__(self, run):
     totals = run.fold_metrics()
     if not totals:
       return
-    seconds, before = self._watch.lap(), self._last or run.spent
     values = metrics.means(totals)
     run.window = {}
+    # The device has just finished the step: this is the time that the steps really took.
+    now = time.monotonic()
+    since, before = self._last or (run.began, run.before)
+    self._last = now, run.spent
     values.update(learning_rate=run.learning_rate, epoch=run.data.epoch, tokens=run.spent.tokens,
                   examples=run.spent.examples, seconds=run.spent.seconds)
     num_steps = run.spent.steps - before.steps
     if num_steps:
+      seconds = now - since
       values.update(tokens_per_second=(run.spent.tokens - before.tokens) / seconds,
                     seconds_per_step=seconds / num_steps, **self._mfu(run, num_steps / seconds))
     run.record.write(run.spent.steps, values)
-    self._last = run.spent
     self._warn(run)
 
   def _mfu(self, run, steps_per_second):

@@ -35,6 +35,8 @@ class Run:
     learning_rate: of the last step.
     window: {name: [sum, weight]} of the metrics since the last log, on the host.
     evaluation: {"step", "loss", "accuracy"} of the newest evaluation, or None.
+    before: budget.Spent by earlier processes of this run.
+    began: time.monotonic() when this object was made, just before the first step.
   """
 
   trainer: Any
@@ -52,6 +54,8 @@ class Run:
   learning_rate: float = 0.0
   window: dict = dataclasses.field(default_factory=dict)
   evaluation: dict | None = None
+  before: Spent = Spent()
+  began: float = dataclasses.field(default_factory=time.monotonic)
   _pending: list = dataclasses.field(default_factory=list)
 
   def __enter__(self):
@@ -61,8 +65,9 @@ class Run:
     self.record.close()
     self.checkpoints.close()
 
-  def spend(self, batch, extra, step_metrics, seconds):
+  def spend(self, batch, extra, step_metrics):
     """Counts one step. Its metrics stay on the device until somebody asks for them."""
+    seconds = self.before.seconds + time.monotonic() - self.began - self.spent.seconds
     tokens = np.count_nonzero(batch["encoder_input_tokens"]) + batch["decoder_loss_weights"].sum()
     self.spent += extra + Spent(
         steps=1, tokens=int(tokens), examples=self.trainer.data.batch_size, seconds=seconds)
@@ -82,7 +87,8 @@ class Run:
 
   def restore_host_state(self, saved):
     """The inverse of `host_state`."""
-    self.spent, self.window = Spent(**saved["spent"]), saved["window"]
+    self.spent = self.before = Spent(**saved["spent"])
+    self.window = saved["window"]
 
   @staticmethod
   def say(text):
@@ -115,16 +121,3 @@ class StopSignal(contextlib.AbstractContextManager):
     self.received = signal.Signals(number)
     signal.signal(number, self._previous[number])
     Run.say(f"{self.received.name}: saving and leaving after this step.")
-
-
-class Stopwatch:
-  """Seconds since it was made, or last read."""
-
-  def __init__(self):
-    self._since = time.monotonic()
-
-  def lap(self):
-    """Returns the seconds since the last lap."""
-    now = time.monotonic()
-    elapsed, self._since = now - self._since, now
-    return elapsed

@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import time
 from typing import Any, Callable
 
 import jax
@@ -99,14 +98,13 @@ class Trainer:
       if run.status == "done":
         self._call_hooks(run)
       while run.status == "running":
-        began = time.monotonic()
         progress = self.budget.progress(run.spent)
         run.state = self.grow(run.state, progress)
         batch, extra = self.select(run.state, next(run.data))
         run.learning_rate = self.learning_rate(progress)
         run.state, metrics = train_step(
             run.state, sharding.put_batch(batch, run.mesh), np.float32(run.learning_rate), key)
-        run.spend(batch, extra, metrics, time.monotonic() - began)
+        run.spend(batch, extra, metrics)
         run.status = self._status(run.spent, stop or run.spent.steps == stop_at_step)
         self._call_hooks(run)
     return run

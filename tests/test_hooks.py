@@ -25,7 +25,7 @@ def run(tmp_path):
 
 def step(run, loss, weight=10.0):
   sums = {"loss": (jnp.float32(loss * weight), jnp.float32(weight))}
-  run.spend(tiny.batch(), budget.Spent(), sums, seconds=0.5)
+  run.spend(tiny.batch(), budget.Spent(), sums)
 
 
 def lines(run):
@@ -111,5 +111,5 @@ def test_when_hooks_are_due(run):
 def test_tokens_leave_padding_out(run):
   batch = tiny.batch(lengths=[1] * 8)
   batch["encoder_input_tokens"][:, 5:] = 0
-  run.spend(batch, budget.Spent(), {}, 0.0)
+  run.spend(batch, budget.Spent(), {})
   assert run.spent.tokens == 8 * (5 + 1)

@@ -13,10 +13,10 @@ def to_model_batch(batch):
       padded with -1 behind the tokens.
 
   Returns:
-    Dict of arrays: encoder_input_tokens int32 [B, inputs]; decoder_target_tokens int32 [B, targets];
-    decoder_input_tokens int32 [B, targets], the targets shifted right behind a 0;
-    decoder_loss_weights float32 [B, targets], 1 on targets by position, whatever their ids;
-    epoch int32 [B], for the host, if given. Padding is 0.
+    Dict of arrays, padded with 0: encoder_input_tokens int32 [B, inputs]; decoder_target_tokens
+    int32 [B, targets]; decoder_input_tokens, the same shifted right behind a 0;
+    decoder_loss_weights float32 [B, targets], 1 on targets by position, whatever their ids; epoch
+    int32 [B], for the host, if given.
   """
   inputs, targets = batch["inputs"], batch["targets"]
   is_target = targets != PADDING

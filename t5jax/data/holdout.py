@@ -1,7 +1,7 @@
 """Which documents are held out for validation: a stable function of their text.
 
-A document is held out if the hash of its text, a number of 64 bits, lies below a threshold, so exact
-duplicates fall on one side, and neither order, files nor seeds matter.
+A document is held out if the hash of its text, a number of 64 bits, lies below a threshold, so
+exact duplicates fall on one side, and neither order, files nor seeds matter.
 """
 
 import hashlib

@@ -14,6 +14,7 @@ import pathlib
 import re
 import shutil
 import typing
+import weakref
 
 import numpy as np
 
@@ -141,9 +142,8 @@ class TaskData:
     batches = self._batched(dataset, batch_size, drop_remainder=False)
     rows = batch_size // process_count
     mine = slice(process_index * rows, (process_index + 1) * rows)
-    with clean_errors():
-      whole = [features.pad_rows(features.to_model_batch(b), batch_size)
-               for b in batches.take(self.num_eval_batches).as_numpy_iterator()]
+    whole = [features.pad_rows(batch, batch_size)
+             for batch in DataIterator(batches.take(self.num_eval_batches), fingerprint={})]
     if not whole:
       raise DataError(f"task {self._name()!r}: the validation split is empty.")
     return [{name: x[mine] for name, x in batch.items()} for batch in whole]
@@ -163,8 +163,8 @@ class TaskData:
     name = self._name()
     known = [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]
     if name not in known:
-      hint = nearest(name, known) or " TaskData.module names the module that registers it."
-      raise SettingError("TaskData.task", name, f"a registered task or mixture.{hint.rstrip('.')}")
+      hint = nearest(name, known).rstrip("?") or " TaskData.module imports what registers it"
+      raise SettingError("TaskData.task", name, f"a registered task or mixture;{hint}")
     return seqio.get_mixture_or_task(name)
 
   def _dataset(self, split, num_epochs, seed, shard_info=None):
@@ -222,7 +222,7 @@ class TaskData:
 
 
 class DataIterator:
-  """Endless batches of NumPy arrays, with a position that can be saved and restored.
+  """Batches of NumPy arrays, with a position that can be saved and restored.
 
   Attributes:
     epoch: the pass over the data that the last batch belongs to, from 0, by its median where a
@@ -232,9 +232,17 @@ class DataIterator:
 
   def __init__(self, batches, fingerprint):
     """Wraps a tf.data.Dataset of padded {"inputs", "targets"}, and what identifies it."""
-    self._iterator = iter(batches)
+    # TensorFlow's threads call Python to read the files. Were the iterator alive when Python
+    # shuts down, each would wait for the other for ever: it goes before, by finalize's atexit.
+    alive = [iter(batches)]
+    weakref.finalize(self, alive.clear)
+    self._alive = alive
     self._fingerprint = fingerprint
     self.epoch = None
+
+  @property
+  def _iterator(self):
+    return self._alive[0]
 
   def __iter__(self):
     return self
@@ -277,9 +285,9 @@ class DataIterator:
     try:
       tf.train.Checkpoint(iterator=self._iterator).read(str(path)).assert_consumed()
     except (tf.errors.OpError, AssertionError) as error:
-      raise DataError(f"{path}: the position does not fit this data pipeline, perhaps because t5jax "
-                      "or TensorFlow changed since. Resume with the versions it was saved with."
-                      ) from error
+      raise DataError(f"{path}: the position does not fit this data pipeline, perhaps because "
+                      "t5jax or TensorFlow changed since. Resume with the versions it was saved "
+                      "with.") from error
     self.epoch = state["epoch"]
 
 

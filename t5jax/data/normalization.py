@@ -4,6 +4,8 @@ SentencePiece holds a rule set as a trie of UTF-8 bytes. It is read back into a 
 the list itself does not come with the library.
 """
 
+import functools
+
 import numpy as np
 import sentencepiece
 
@@ -11,6 +13,7 @@ _SOFT_HYPHEN = "\u00ad"
 _FRACTION_SLASH = "\u2044"
 
 
+@functools.cache
 def rules():
   """Returns {what is replaced: by what} of nmt_nfkc, corrected.
 
@@ -54,13 +57,14 @@ def _read_trie(charsmap):
   size = int.from_bytes(charsmap[:4], "little")
   units = np.frombuffer(charsmap[4:4 + size], "<u4").astype(np.int64)
   strings = charsmap[4 + size:]
+  text_at = functools.cache(lambda start: strings[start:strings.index(b"\0", start)])
   labels = np.arange(256)
   keys, nodes, found = [b""], np.array([0]), {}
   while len(nodes):
     bases = nodes ^ ((units[nodes] >> 10) << ((units[nodes] & 512) >> 6))
-    for i in np.flatnonzero(units[nodes] & 256).tolist():
-      start = int(units[bases[i]] & 0x7FFFFFFF)
-      found[keys[i]] = strings[start:strings.index(b"\0", start)]
+    leaves = np.flatnonzero(units[nodes] & 256)
+    starts = units[bases[leaves]] & 0x7FFFFFFF
+    found.update((keys[i], text_at(start)) for i, start in zip(leaves.tolist(), starts.tolist()))
     children = bases[:, None] ^ labels
     inside = children < len(units)
     labelled = units[np.where(inside, children, 0)] & 0x800000FF

@@ -77,7 +77,7 @@ def _plain_tokenizer(vocabulary):
 
 
 def _random_chunks(tokens, max_length, seed):
-  """Keeps one of the chunks of max_length, chosen evenly, of each row of a ragged [documents, None]."""
+  """Keeps of each row of a ragged [documents, None] one of its chunks of max_length, at random."""
 
   def choose():
     lengths = tokens.row_lengths()

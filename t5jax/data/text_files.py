@@ -1,8 +1,8 @@
-"""Documents from local text files, by pure functions of (file, offset). Knows nothing of TensorFlow.
+"""Documents from local text files, by pure functions of (file, offset), without TensorFlow.
 
-A file is read in blocks: `TextFiles.read(index, offset)` returns the whole documents that start at a
-byte offset, and the offset at which the next block starts. A position in the corpus is therefore two
-numbers, which tf.data saves and restores exactly, and any block can be read again.
+A file is read in blocks: `TextFiles.read(index, offset)` returns the whole documents that start at
+a byte offset, and the offset at which the next block starts. A position in the corpus is therefore
+two numbers, which tf.data saves and restores exactly, and any block can be read again.
 """
 
 import dataclasses
@@ -93,8 +93,8 @@ def _where_to_look(path):
   while not folder.is_dir():
     folder = folder.parent
   known = [str(folder / name) for name in os.listdir(folder)]
-  return (f"files that exist; {folder.resolve()} has none of this name"
-          + nearest(str(path), known).rstrip("."))
+  hint = nearest(str(path), known).replace(" Did", "; did").rstrip("?")
+  return f"files that exist; {folder.resolve()} has none of this name{hint}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,14 +174,15 @@ class TextFiles:
   def check(self):
     """Refuses files that are missing, empty, misnamed or unreadable by their first records.
 
-    Fast: of many files only the first 64 are opened beyond their first two bytes.
+    Fast: of many files only the first 64 are read beyond their first two bytes; none that would
+    have to be fetched.
 
     Raises:
       DataError: names the file.
     """
+    if self.fetch is not None:
+      return
     for index, path in enumerate(self.paths):
-      if self.fetch is not None:
-        return
       _check_compression(path)
       if index < _CHECKED_FILES and not self._has_document(index):
         raise DataError(f"{path}: holds no document, only whitespace.")
@@ -214,8 +215,9 @@ class TextFiles:
     line_start = data.rfind(b"\n", 0, error.start) + 1
     line = _line_number(path, offset, data, error.start)
     return (f"{path}, line {line}, byte {error.start - line_start + 1} of the line (byte "
-            f"{offset + error.start} of the file): 0x{data[error.start]:02x} is not {self.encoding}. "
-            "Convert the file to UTF-8, or set encoding (such as 'latin-1') or errors='replace'.")
+            f"{offset + error.start} of the file): 0x{data[error.start]:02x} is not "
+            f"{self.encoding}. Convert the file to UTF-8, or set encoding (such as 'latin-1') or "
+            "errors='replace'.")
 
   def _split(self, path, offset, text):
     lines = text.split("\n")

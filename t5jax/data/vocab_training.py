@@ -8,6 +8,7 @@ import pathlib
 import random
 import re
 import string
+import sys
 import tempfile
 
 import sentencepiece
@@ -140,7 +141,7 @@ def split_sentences(text, max_bytes=_SENTENCE_BYTES):
 def _train(sentences, vocab_size, settings):
   """Returns the bytes of a model."""
   tqdm.write(f"training a vocabulary of {vocab_size:,} pieces on {len(sentences):,} sentences",
-             file=__import__("sys").stderr)
+             file=sys.stderr)
   output = io.BytesIO()
   with tempfile.TemporaryDirectory() as folder:
     rules = os.path.join(folder, "rules.tsv")
@@ -174,6 +175,24 @@ def _without_paths(model):
   proto.normalizer_spec.name = "nmt_nfkc_t5jax"
   proto.normalizer_spec.normalization_rule_tsv = ""
   return proto.SerializeToString(deterministic=True)
+
+
+def text_rates(vocabulary, texts):
+  """Measures how well a vocabulary holds text.
+
+  Args:
+    vocabulary: Vocabulary.
+    texts: iterable of str.
+
+  Returns:
+    (fraction of the ids that are unknown, fraction of the lines that decode to themselves).
+  """
+  lines = [line for text in texts for line in text.split("\n") if line.strip()]
+  encoded = [vocabulary.encode(line) for line in lines]
+  num_ids = sum(map(len, encoded))
+  num_unknown = sum(ids.count(vocabulary.unk_id) for ids in encoded)
+  num_same = sum(vocabulary.decode(ids) == line for ids, line in zip(encoded, lines))
+  return num_unknown / max(num_ids, 1), num_same / max(len(lines), 1)
 
 
 def _write(model, output_path):

@@ -125,8 +125,7 @@ class Vocabulary:
     return " ".join(part for part in parts if part)
 
   def normalize(self, text):
-    """Returns the text as the model sees it: `decode(encode(x)) == normalize(x)` if nothing is unknown.
-    """
+    """Returns the text as the model sees it: equal to decode(encode(text)) without unknowns."""
     return self._processor.normalize(text).replace("\u2581", " ").strip()
 
   def unknown_rate(self, text):

@@ -77,26 +77,31 @@ class RelativePositionBias(nn.Module):
     return self._of_offsets(jnp.arange(key_length) - position)[:, None]
 
 
-def dot_product_attention(query, key, value, bias, dropout=lambda weights: weights):
+def dot_product_attention(query, key, value, *biases, dropout=lambda weights: weights):
   """Softmax attention: scores, bias and softmax in float32, the rest in the inputs' dtype.
 
   Args:
     query: [B, L, H, K].
     key: [B, M, H, K].
     value: [B, M, H, K].
-    bias: float32, broadcastable to [B, H, L, M].
+    *biases: float32, each broadcastable to [B, H, L, M], or None. Kept apart so that the gradient of
+      a small one, such as [H, L, M], never takes the shape of their sum.
     dropout: applied to the weights [B, H, L, M].
 
   Returns:
     [B, L, H, K].
   """
   scores = jnp.einsum("BLHK,BMHK->BHLM", query, key, preferred_element_type=jnp.float32)
-  weights = jax.nn.softmax(scores + bias, axis=-1).astype(value.dtype)
+  for bias in biases:
+    scores = scores if bias is None else scores + bias
+  weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
   return jnp.einsum("BHLM,BMHK->BLHK", dropout(weights), value)
 
 
 class Attention(nn.Module):
   """Attention from `x` [B, L, D] to `source` [B, M, D] (itself, in self-attention).
+
+  `biases` are added to the scores, see dot_product_attention.
 
   Kernels are 2-D over the joined heads, [D, H * K], as in T5X's checkpoints.
 
@@ -111,7 +116,7 @@ class Attention(nn.Module):
   deterministic: bool
 
   @nn.compact
-  def __call__(self, x, source, bias, *, position=None, cache_length=None):
+  def __call__(self, x, source, *biases, position=None, cache_length=None):
     joined = self.num_heads * self.head_dim
     split = lambda y: nn.with_logical_constraint(
         y.reshape(*y.shape[:2], self.num_heads, self.head_dim), ("batch", "length", "heads", "kv"))
@@ -126,7 +131,7 @@ class Attention(nn.Module):
       if position is not None:
         key, value = self._append(key, value, position, cache_length)
     dropout = layers.Dropout(self.dropout_rate, self.deterministic)
-    y = dot_product_attention(query, key, value, bias, dropout)
+    y = dot_product_attention(query, key, value, *biases, dropout=dropout)
     y = layers.Dense(x.shape[-1], ("joined_kv", "embed"), name="out")(y.reshape(*x.shape[:2], joined))
     return nn.with_logical_constraint(y, ("batch", "length", "embed"))
 

@@ -22,7 +22,9 @@ _REMAT_POLICIES = {
 class Layer(nn.Module):
   """One layer of either stack: each sublayer is norm, transform, dropout, residual sum.
 
-  `encoded` and `cross_bias` are None in the encoder. Called by nn.scan: returns (x, None).
+  `bias` [H, L, L] is added to the scores of self-attention; `padding_bias` [B, 1, 1, M] hides the
+  encoder's padding: in the encoder from itself, in the decoder from cross-attention. `encoded` is
+  None in the encoder. Called by nn.scan: returns (x, None).
   """
 
   config: T5Config
@@ -30,18 +32,19 @@ class Layer(nn.Module):
   cache_length: int | None = None
 
   @nn.compact
-  def __call__(self, x, bias, encoded, cross_bias, position):
+  def __call__(self, x, bias, padding_bias, encoded, position):
     is_decoder = encoded is not None
     attend = lambda name: Attention(
         self.config.num_heads, self.config.head_dim, self.config.dropout_rate, self.deterministic,
         name=name)
     y = self._norm("pre_self_attention_layer_norm" if is_decoder else "pre_attention_layer_norm", x)
     x = x + self._dropout(attend("self_attention" if is_decoder else "attention")(
-        y, y, bias, position=position, cache_length=self.cache_length))
+        y, y, bias, None if is_decoder else padding_bias, position=position,
+        cache_length=self.cache_length))
     if is_decoder:
       y = self._norm("pre_cross_attention_layer_norm", x)
       x = x + self._dropout(
-          attend("encoder_decoder_attention")(y, encoded, cross_bias, position=position))
+          attend("encoder_decoder_attention")(y, encoded, padding_bias, position=position))
     y = layers.MLP(self.config.mlp_activations, self.config.mlp_dim, self.config.dropout_rate,
                    self.deterministic, name="mlp")(self._norm("pre_mlp_layer_norm", x))
     x = x + self._dropout(y)
@@ -82,9 +85,9 @@ class Encoder(nn.Module):
   def __call__(self, x, padding_bias):
     dropout = layers.Dropout(self.config.dropout_rate, self.deterministic)
     length = x.shape[1]
-    bias = _relative_bias(self.config, bidirectional=True)(length, length) + padding_bias
+    bias = _relative_bias(self.config, bidirectional=True)(length, length)
     x, _ = _scan_layers(self.config, self.config.num_encoder_layers, self.deterministic)(
-        dropout(x), bias, None, None, None)
+        dropout(x), bias, padding_bias, None, None)
     return dropout(layers.RMSNorm(self.config.layer_norm_epsilon, name="encoder_norm")(x))
 
 
@@ -111,7 +114,7 @@ class Decoder(nn.Module):
       bias += MASKED * (jnp.arange(self.cache_length) > position)
     dropout = layers.Dropout(config.dropout_rate, self.deterministic)
     x, _ = _scan_layers(config, config.num_decoder_layers, self.deterministic, self.cache_length)(
-        dropout(x), bias, encoded, padding_bias, position)
+        dropout(x), bias, padding_bias, encoded, position)
     # A tied head finds the input token's own embedding in x: at scale 1 its logit would start at
     # sqrt(emb_dim), and the first loss with it.
     is_scaled = config.logits_via_embedding and config.head_init == "scaled"
