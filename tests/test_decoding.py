@@ -1,5 +1,6 @@
 """Greedy decoding against the plain definition."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from tests import tiny
 
 def slow_greedy(params, model, encoder_tokens, max_length):
   """Runs the whole decoder anew for each token."""
+  whole = jax.jit(lambda inputs: T5(model).apply({"params": params}, encoder_tokens, inputs))
   output = np.zeros((len(encoder_tokens), max_length), np.int32)
   ended = np.zeros(len(encoder_tokens), bool)
   for i in range(max_length):
     decoder_input = np.pad(output, ((0, 0), (1, 0)))[:, :-1]
-    logits = T5(model).apply({"params": params}, encoder_tokens, decoder_input)
+    logits = whole(decoder_input)
     token = np.where(ended, 0, np.argmax(logits[:, i], axis=-1))
     output[:, i] = token
     ended |= token == decoding.EOS

@@ -9,6 +9,7 @@ import pytest
 
 from t5jax.data import features
 from t5jax.data.iterator import TaskData
+from t5jax.data.spans import random_spans_helper
 from t5jax.data.text_files import DataError
 from t5jax.settings import SettingError
 from t5jax.tasks.demo import demo_corpus
@@ -76,17 +77,36 @@ def test_same_seed_same_batches_other_seed_others(make):
              for a, b in zip(first, other))
 
 
-def test_masks_differ_from_epoch_to_epoch(tmp_path, make):
-  """One document of exactly three segments: each pass has the same tokens under other masks."""
-  # A single piece a word, so that the tokens of a pass fill whole segments.
-  data = make(batch_size=1, shuffle_buffer_size=1)
-  by_epoch = {}
-  iterator = data.train_iterator()
-  while iterator.epoch is None or iterator.epoch < 2:
-    batch = next(iterator)
-    by_epoch.setdefault(iterator.epoch, []).append(batch["encoder_input_tokens"].tobytes())
-  assert sorted(by_epoch) == [0, 1, 2]
-  assert not set(by_epoch[0]) & set(by_epoch[1])
+def splice(inputs, targets):
+  """The tokens behind one example; sentinels are 400 and above, 0 and 1 are pad and EOS."""
+  spans, current = {}, None
+  for token in targets:
+    if token >= 400:
+      current = spans.setdefault(token, [])
+    elif token > 1:
+      current.append(token)
+  return [t for token in inputs if token > 1 for t in spans.get(token, [token])]
+
+
+def test_masks_differ_from_epoch_to_epoch(make, tmp_path, vocabulary):
+  """Documents of exactly one segment: each pass has the same tokens under other masks."""
+  length = random_spans_helper(LENGTHS["inputs"])[0]
+  pieces = [vocabulary.decode([i]) for i in range(3, vocabulary.num_pieces)]
+  words = [piece for piece in pieces if len(vocabulary.encode(piece)) == 1][:50]
+  texts = [" ".join(words[(i * j) % len(words)] for j in range(length)) for i in range(1, 7)]
+  assert {len(vocabulary.encode(text)) for text in texts} == {length}
+  (tmp_path / "even.txt").write_text("\n".join(texts), encoding="utf-8")
+  iterator = make(corpus={"files": str(tmp_path / "even.txt"), "validation_fraction": 0.0},
+                  batch_size=6, shuffle_buffer_size=1).train_iterator()
+  batches = take(iterator, 2)
+  first, second = (
+      [splice(row, targets) for row, targets in zip(b["encoder_input_tokens"].tolist(),
+                                                    b["decoder_target_tokens"].tolist())]
+      for b in batches)
+  assert first == second == [vocabulary.encode(text) for text in texts]
+  assert [int(b["epoch"].max()) for b in batches] == [0, 1]
+  for a, b in zip(*(batch["encoder_input_tokens"].tolist() for batch in batches)):
+    assert a != b
 
 
 def test_epochs_are_counted_from_zero(make):
@@ -114,12 +134,12 @@ def test_restoring_gives_the_very_next_batch(make, tmp_path, position):
   assert other.epoch == epoch
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".txt.gz", ".jsonl"])
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl.gz"])
 def test_restoring_in_a_new_process_with_large_files(make, tmp_path, vocab_file, suffix):
   import gzip
 
   documents = make_documents(3000)
-  lines = [json.dumps({"text": d}) if suffix == ".jsonl" else d for d in documents]
+  lines = documents if suffix == ".txt" else [json.dumps({"text": d}) for d in documents]
   text = "\n".join(lines).encode()
   path = tmp_path / f"large{suffix}"
   path.write_bytes(gzip.compress(text) if suffix.endswith("gz") else text)
@@ -131,13 +151,15 @@ def test_restoring_in_a_new_process_with_large_files(make, tmp_path, vocab_file,
   program = f"""
 import sys
 from t5jax.data.iterator import TaskData
+from t5jax.data.spans import random_spans_helper
 from t5jax.tasks.text import TextCorpus
 data = TaskData(TextCorpus(validation_fraction=0.1, **{settings!r}), {LENGTHS!r}, 4,
                 shuffle_buffer_size=20)
 data.prepare({str(tmp_path / 'run')!r})
 iterator = data.train_iterator()
 iterator.restore({str(tmp_path / 'position')!r})
-sys.stdout.buffer.write(b"".join(next(iterator)["encoder_input_tokens"].tobytes() for _ in range(3)))
+for _ in range(3):
+  sys.stdout.buffer.write(next(iterator)["encoder_input_tokens"].tobytes())
 """
   done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
   assert done.returncode == 0, done.stderr.decode()
@@ -183,13 +205,14 @@ def test_training_hosts_get_different_examples(make):
     data.eval_batches()
 
 
-def test_held_out_documents_are_not_trained_on(make, vocabulary):
-  data = make(corpus={"noise_density": 0.15})
-  held_out = list(data.task.source().documents("validation"))
-  numbers = {text.split(" ")[0] for text in held_out}
-  text = " ".join(vocabulary.decode(row) for b in take(data.train_iterator(), 40)
-                  for row in b["encoder_input_tokens"])
-  assert numbers and not numbers & set(text.split(" "))
+def test_held_out_documents_are_not_trained_on(make, corpus_file):
+  import seqio
+
+  source = seqio.get_mixture_or_task(make().task.name).source
+  train, validation = ({x["text"].decode() for x in source.get_dataset(split).as_numpy_iterator()}
+                       for split in ("train", "validation"))
+  assert train and validation and not train & validation
+  assert train | validation == set(corpus_file.read_text(encoding="utf-8").splitlines())
 
 
 def test_unigram_entropy():
@@ -289,9 +312,11 @@ def test_checking_needs_no_tensorflow(corpus_file, vocab_file, tmp_path):
   program = f"""
 import sys, time
 from t5jax.data.iterator import TaskData
+from t5jax.data.spans import random_spans_helper
 from t5jax.tasks import c4, demo, text
 begin = time.monotonic()
-TaskData(text.TextCorpus({str(corpus_file)!r}, vocab_file={str(vocab_file)!r}), {LENGTHS!r}, 4).check()
+corpus = text.TextCorpus({str(corpus_file)!r}, vocab_file={str(vocab_file)!r})
+TaskData(corpus, {LENGTHS!r}, 4).check()
 TaskData(demo.demo_corpus(), {LENGTHS!r}, 4).check()
 assert time.monotonic() - begin < 1
 assert not {{"tensorflow", "seqio", "jax"}} & set(sys.modules)

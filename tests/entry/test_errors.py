@@ -5,19 +5,27 @@ import time
 
 import pytest
 
+from t5jax import train
 from tests.entry.conftest import run_module
 
 SECONDS = 15  # Loading JAX and the part that knows the answer, on a slow and busy machine.
 
 
-def train(project, *arguments, gin_file="tiny.gin"):
-  """Runs a training that should fail; returns its output."""
-  began = time.monotonic()
-  done = run_module("t5jax.train", f"--gin_file={gin_file}", "--gin.MODEL_DIR=run", *arguments,
-                    cwd=project, check=False)
-  assert done.returncode not in (0, None) and time.monotonic() - began < SECONDS, done.stdout
-  assert "Traceback" not in done.stdout
-  return done.stdout
+@pytest.fixture
+def fail(project, monkeypatch, capsys):
+  """Returns a function that runs a training that should fail, in this process; its message."""
+  monkeypatch.chdir(project)
+  monkeypatch.syspath_prepend(project)
+
+  def call(*arguments, gin_file="tiny.gin"):
+    try:
+      status = train.main([f"--gin_file={gin_file}", "--gin.MODEL_DIR=run", *arguments])
+    except SystemExit as error:  # argparse
+      status = error.code
+    assert status not in (0, None)
+    return capsys.readouterr().err
+
+  return call
 
 
 @pytest.mark.parametrize("arguments, expected", [
@@ -25,7 +33,7 @@ def train(project, *arguments, gin_file="tiny.gin"):
   (["--gin.text.TextCorpus.feild=x"], ["feild", "field"]),
   (["--gin.TRAIN_STEPS=ten"], ["TRAIN_STEPS", "'ten'"]),
   (["--gin.BATCH_SIZE=0"], ["BATCH_SIZE", ">= 1"]),
-  (["--gin.BATCH_SIZE=7", "--gin.MICROBATCHES=2"], ["batch_size", "7", "multiple of 2"]),
+  (["--gin.BATCH_SIZE=7", "--gin.MICROBATCHES=2"], ["batch_size", "7", "2 microbatches"]),
   (["--gin.DROPOUT_RATE=1.0"], ["DROPOUT_RATE", "< 1"]),
   (["--gin.DTYPE=float16"], ["DTYPE", "'bfloat16'"]),
   (["--gin.WARMUP_STEPS=50"], ["warmup_steps", "20"]),
@@ -39,32 +47,41 @@ def train(project, *arguments, gin_file="tiny.gin"):
   (['--gin.TASK_FEATURE_LENGTHS={"inputs": 512, "targets": 20}'], ["targets", "114"]),
   (["--overwrit"], ["--overwrit"]),
 ], ids=lambda value: value[0] if isinstance(value[0], str) and value[0].startswith("--") else "")
-def test_wrong_input(project, arguments, expected):
+def test_wrong_input(project, fail, arguments, expected):
   (project / "empty.txt").write_text("")
   (project / "latin.txt").write_bytes("rødgrød\n".encode() + "rødgrød\n".encode("latin-1"))
   (project / "rows.jsonl").write_text('{"text": "en to tre"}\n{"txet": "fire"}\n')
   (project / "fake.txt.gz").write_text("not gzip\n")
   (project / "hidden.txt").write_bytes(gzip.compress(b"tekst\n"))
-  output = train(project, *arguments)
+  output = fail(*arguments)
   for part in expected:
     assert part in output
   assert not (project / "run" / "checkpoints").exists()
 
 
-def test_missing_gin_file(project):
-  assert "'tiny.gin'" in train(project, gin_file="tinny.gin")
+def test_missing_gin_file(fail):
+  assert "'tiny.gin'" in fail(gin_file="tinny.gin")
 
 
-def test_used_model_dir(project):
+@pytest.mark.parametrize("arguments", [["--gin.TRIAN_STEPS=5"], ["--gin.text.TextCorpus.files=no.txt"]])
+def test_one_line_within_seconds(project, arguments):
+  began = time.monotonic()
+  done = run_module("t5jax.train", "--gin_file=tiny.gin", "--gin.MODEL_DIR=run", *arguments,
+                    cwd=project, check=False)
+  assert done.returncode == 1 and time.monotonic() - began < SECONDS, done.stdout
+  assert done.stdout.startswith("error: ") and done.stdout.count("\n") == 1
+
+
+def test_used_model_dir(project, fail):
   """Another configuration or tokenizer is refused, --overwrite starts anew."""
   run_module("t5jax.train", "--gin_file=tiny.gin", "--gin.MODEL_DIR=run", "--stop_at_step=2",
              cwd=project)
-  changed = train(project, "--gin.BATCH_SIZE=16")
+  changed = fail("--gin.BATCH_SIZE=16")
   assert "BATCH_SIZE: 8 there, 16 now" in changed and "--overwrite" in changed
   (project / "text.txt").write_text("Helt anden tekst, med mange andre ord.\n" * 50)
   info = project / "run" / "run-info.json"
   info.write_text(info.read_text().replace('"tokenizer_sha256": "', '"tokenizer_sha256": "0'))
-  assert "another tokenizer" in train(project)
+  assert "another tokenizer" in fail()
 
 
 def test_help_is_quick():

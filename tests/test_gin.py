@@ -1,0 +1,73 @@
+"""Every gin file of ours builds, uses all that it sets, and describes a model that can be."""
+
+import pathlib
+import shutil
+
+import jax
+import pytest
+
+from t5jax import config, optim, sharding, state as states
+from t5jax.model.flops import train_step_flops
+
+GIN = pathlib.Path(config.search_path()[1])
+FILES = sorted(p.name for p in GIN.glob("*.gin"))
+NEEDED = {"base.gin": [], "demo.gin": [],
+          "text.gin": ["TRAIN_FILES=*.txt", "VOCAB_SIZE=8000"]}
+COMBINED = """from __gin__ import dynamic_registration
+from t5jax.data import iterator
+include "models/{model}.gin"
+include "optimizers/{optimizer}.gin"
+include "runs/pretrain.gin"
+TRAIN_STEPS = 20_000
+iterator.TaskData.task = "some_task"
+"""
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+  """Returns a function: (file name, bindings) -> Trainer. The files are copies, so that every
+  setting in them counts as a user's and must be used."""
+  shutil.copytree(GIN, tmp_path, dirs_exist_ok=True)
+  monkeypatch.chdir(tmp_path)
+
+  def call(name, *bindings):
+    return config.build("t5jax.trainer.Trainer", [name], [f"MODEL_DIR={tmp_path}/run", *bindings])[0]
+
+  return call
+
+
+def check_shapes(trainer):
+  """The whole training state of the run, in shapes only."""
+  model = trainer.model.with_vocabulary(32_100)
+  mesh = sharding.MeshConfig().make()
+  state = states.abstract(model, trainer.optimizer, trainer.max_grad_norm, mesh)
+  assert sum(leaf.size for leaf in jax.tree.leaves(state.params)) > 1e5
+  assert train_step_flops(model, trainer.data.batch_size, **{
+      f"{name.removesuffix('s')}_length": length
+      for name, length in trainer.data.feature_lengths.items()}) > 0
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_runnable_files(build, name):
+  check_shapes(build(name, *NEEDED[name]))
+
+
+@pytest.mark.parametrize("optimizer", sorted(p.stem for p in (GIN / "optimizers").glob("*.gin")))
+@pytest.mark.parametrize("model", sorted(p.stem for p in (GIN / "models").glob("*.gin")))
+def test_fragments_combine(build, tmp_path, model, optimizer):
+  (tmp_path / "mine.gin").write_text(COMBINED.format(model=model, optimizer=optimizer))
+  trainer = build("mine.gin", "MODEL_SIZE=small")
+  assert trainer.optimizer.__name__ == optimizer
+  assert trainer.model.logits_via_embedding == (model == "t5_1_0")
+  check_shapes(trainer)
+
+
+def test_base_is_nanot5s_default(build):
+  trainer = build("base.gin")
+  assert trainer.optimizer.__name__ == optim.adamw_rms.__name__
+  assert (trainer.budget.amount, trainer.data.batch_size, trainer.max_grad_norm) == (65_536, 128, 1.0)
+  assert trainer.data.feature_lengths == {"inputs": 512, "targets": 114}
+  assert (trainer.model.emb_dim, trainer.model.mlp_dim, trainer.model.num_encoder_layers) == (
+      768, 2048, 12)
+  assert trainer.learning_rate(10_000 / 65_536) == pytest.approx(2e-2)
+  assert trainer.learning_rate(0.0) == pytest.approx(1e-2)
