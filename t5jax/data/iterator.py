@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import typing
 import weakref
 
@@ -306,11 +307,27 @@ def clean_errors():
 
 
 def _import_tensorflow():
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-  import tensorflow as tf
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  with _silent_stderr():
+    import seqio  # noqa: F401  (it loads TensorFlow Text, which logs as well)
+    import tensorflow as tf
 
   with contextlib.suppress(RuntimeError):  # Too late once TensorFlow has started.
     tf.config.set_visible_devices([], "GPU")
+
+
+@contextlib.contextmanager
+def _silent_stderr():
+  """Hides what TensorFlow's C++ code writes while it loads, before its log level is in force."""
+  sys.stderr.flush()
+  saved = os.dup(2)
+  with open(os.devnull, "w") as null:
+    os.dup2(null.fileno(), 2)
+  try:
+    yield
+  finally:
+    os.dup2(saved, 2)
+    os.close(saved)
 
 
 def _module_exists(name):
