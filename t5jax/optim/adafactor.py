@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from t5jax.optim import lib, matrices
+from t5jax.optim.lib import scale_by_param_rms
+from t5jax.optim.matrices import is_decayed, is_stacked, rms, tree_map
 from t5jax.settings import DECAY, NON_NEGATIVE, POSITIVE, Range, check_choice, check_numbers
 
 _SQUARE_EPS = 1e-30  # Keeps the moment of an unused row positive.
@@ -42,7 +43,7 @@ class FactoredRmsState(NamedTuple):
 
 
 def _is_factored(path, shape, min_dim_size_to_factor):
-  is_matrix = len(shape) - matrices.is_stacked(path) == 2
+  is_matrix = len(shape) - is_stacked(path) == 2
   return is_matrix and min(shape[-2:]) >= min_dim_size_to_factor
 
 
@@ -54,7 +55,7 @@ def scale_by_factored_rms(decay_rate, min_dim_size_to_factor):
       def make(path, p):
         factored = _is_factored(path, p.shape, min_dim_size_to_factor)
         return jnp.zeros(used_shape(p.shape, factored) or (1,), jnp.float32)
-      return matrices.tree_map(make, params)
+      return tree_map(make, params)
 
     return FactoredRmsState(
         count=jnp.zeros([], jnp.int32),
@@ -81,7 +82,7 @@ def scale_by_factored_rms(decay_rate, min_dim_size_to_factor):
       return g * row[..., None] * jax.lax.rsqrt(v_col)[..., None, :], v_row, v_col, v
 
     # One pass over the leaves gives four results each; transpose them into four trees.
-    results = matrices.tree_map(one, grads, state.v_row, state.v_col, state.v)
+    results = tree_map(one, grads, state.v_row, state.v_col, state.v)
     updates, *moments = jax.tree.transpose(
         jax.tree.structure(grads), jax.tree.structure((0, 0, 0, 0)), results)
     return updates, FactoredRmsState(count, *moments)
@@ -94,8 +95,8 @@ def clip_by_matrix_rms(threshold):
 
   def update(updates, state, params=None):
     del params
-    clip = lambda path, u: u / jnp.maximum(1.0, matrices.rms(path, u) / threshold)
-    return matrices.tree_map(clip, updates), state
+    clip = lambda path, u: u / jnp.maximum(1.0, rms(path, u) / threshold)
+    return tree_map(clip, updates), state
 
   return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
@@ -104,8 +105,8 @@ def add_weight_decay(rate):
   """Adds -rate * p to the finished updates; norm scales and relative position tables exempt."""
 
   def update(updates, state, params):
-    decay = lambda path, u, p: u - rate * p if matrices.is_decayed(path) else u
-    return matrices.tree_map(decay, updates, params), state
+    decay = lambda path, u, p: u - rate * p if is_decayed(path) else u
+    return tree_map(decay, updates, params), state
 
   return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
@@ -135,7 +136,7 @@ def adafactor(learning_rate, beta1=None, decay_rate=0.8, clipping_threshold=1.0,
   if clipping_threshold is not None:
     parts.append(clip_by_matrix_rms(clipping_threshold))
   if multiply_by_parameter_scale:
-    parts.append(lib.scale_by_param_rms(min_rms))
+    parts.append(scale_by_param_rms(min_rms))
   parts.append(optax.scale_by_learning_rate(learning_rate))
   if beta1 is not None:
     parts.append(optax.ema(beta1, debias=False))

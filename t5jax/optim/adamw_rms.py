@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from t5jax.optim import lib
+from t5jax.optim.lib import (bias_correction, decay_updated_weights, scale_by_param_rms,
+                             zeros_like_f32)
 from t5jax.settings import DECAY, NON_NEGATIVE, POSITIVE, check_numbers
 
 
@@ -35,14 +36,14 @@ def scale_by_adam(b1, b2, eps):
 
   def init(params):
     return ScaleByAdamState(
-        jnp.zeros([], jnp.int32), lib.zeros_like_f32(params), lib.zeros_like_f32(params))
+        jnp.zeros([], jnp.int32), zeros_like_f32(params), zeros_like_f32(params))
 
   def update(grads, state, params=None):
     del params
     count = state.count + 1
     mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
     nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads)
-    correction = jnp.sqrt(lib.bias_correction(b2, count)) / lib.bias_correction(b1, count)
+    correction = jnp.sqrt(bias_correction(b2, count)) / bias_correction(b1, count)
     updates = jax.tree.map(lambda m, v: correction * m / (jnp.sqrt(v) + eps), mu, nu)
     return updates, ScaleByAdamState(count, mu, nu)
 
@@ -64,6 +65,6 @@ def adamw_rms(learning_rate, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.0, min_r
                 weight_decay=(weight_decay, NON_NEGATIVE), min_rms=(min_rms, NON_NEGATIVE))
   return optax.chain(
       scale_by_adam(b1, b2, eps),
-      lib.scale_by_param_rms(min_rms),
+      scale_by_param_rms(min_rms),
       optax.scale_by_learning_rate(learning_rate),
-      lib.decay_updated_weights(learning_rate, weight_decay))
+      decay_updated_weights(learning_rate, weight_decay))

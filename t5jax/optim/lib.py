@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from t5jax.optim import matrices
+from t5jax.optim.matrices import is_decayed, rms, tree_map
 
 
 def bias_correction(decay, count):
@@ -23,8 +23,8 @@ def scale_by_param_rms(min_rms=1e-3):
   """
 
   def update(updates, state, params):
-    scale = lambda path, u, p: u * jnp.maximum(matrices.rms(path, p), min_rms)
-    return matrices.tree_map(scale, updates, params), state
+    scale = lambda path, u, p: u * jnp.maximum(rms(path, p), min_rms)
+    return tree_map(scale, updates, params), state
 
   return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
@@ -38,9 +38,9 @@ def decay_updated_weights(learning_rate, weight_decay):
 
   def update(updates, state, params):
     def decay(path, u, p):
-      return u - learning_rate * weight_decay * (p + u) if matrices.is_decayed(path) else u
+      return u - learning_rate * weight_decay * (p + u) if is_decayed(path) else u
 
-    return matrices.tree_map(decay, updates, params), state
+    return tree_map(decay, updates, params), state
 
   return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
