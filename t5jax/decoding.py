@@ -52,35 +52,44 @@ def greedy(params, encoder_input_tokens, *, model, max_length):
   return jax.lax.while_loop(unfinished, advance, carry)[3]
 
 
-def generate(params, model, vocabulary, texts, max_length=64):
-  """Answers each text greedily.
+def fill_gaps(params, model, vocabulary, texts, max_length=64):
+  """Lets the model fill the gaps of each text, greedily.
 
   Args:
     params: nested dict of arrays.
     model: T5Config.
     vocabulary: data.vocabulary.Vocabulary.
-    texts: strings; `<extra_id_0>` and so on stand for gaps.
+    texts: strings; `<extra_id_0>`, `<extra_id_1>` ... stand for the gaps.
     max_length: most tokens of an answer.
 
   Returns:
-    A list of strings, sentinels shown as `<extra_id_N>`.
+    A list of (answer, sentinels shown as `<extra_id_N>`; text with its gaps filled).
   """
-  rows = [vocabulary.encode(text, sentinels=True) + [EOS] for text in texts]
+  inputs = [vocabulary.encode(text, sentinels=True) for text in texts]
   # Lengths in steps of 32, so that few lengths mean few compilations.
-  width = -(-max(map(len, rows)) // 32) * 32
-  tokens = jnp.array([row + [PAD] * (width - len(row)) for row in rows], jnp.int32)
-  output = jax.device_get(greedy(params, tokens, model=model, max_length=max_length)).tolist()
-  return [vocabulary.decode(row[:row.index(EOS)] if EOS in row else row) for row in output]
+  width = -(-(max(map(len, inputs)) + 1) // 32) * 32
+  tokens = jnp.array([row + [EOS] + [PAD] * (width - len(row) - 1) for row in inputs], jnp.int32)
+  outputs = jax.device_get(greedy(params, tokens, model=model, max_length=max_length)).tolist()
+  outputs = [row[:row.index(EOS)] if EOS in row else row for row in outputs]
+  return [(vocabulary.decode(answer), vocabulary.decode(splice(row, answer, vocabulary.num_pieces)))
+          for row, answer in zip(inputs, outputs)]
 
 
-def fill(text, answer):
-  """Puts an answer's spans into the gaps of `text`: "a <extra_id_0> c" + "<extra_id_0> b" -> "a b c".
+def splice(inputs, answer, first_sentinel):
+  """Puts the spans of an answer in the place of their sentinels.
 
-  A gap for which the answer has no span is left as it is.
+  Args:
+    inputs: token ids with sentinels.
+    answer: token ids, each span after its sentinel.
+    first_sentinel: sentinels are the ids from here on.
+
+  Returns:
+    `inputs` as a list, spans in place of sentinels; a sentinel without a span stays.
   """
-  pieces = answer.split("<extra_id_")
-  for piece in pieces[1:]:
-    number, closed, span = piece.partition(">")
-    if closed and number.isdigit():
-      text = text.replace(f"<extra_id_{number}>", span.strip(), 1)
-  return text
+  spans, span = {}, None
+  for token in answer:
+    if token >= first_sentinel:
+      span = spans.setdefault(token, [])
+    elif span is not None:
+      span.append(token)
+  return [new for token in inputs for new in spans.get(token, [token])]

@@ -89,9 +89,9 @@ class FillGaps:
 
   def __call__(self, run):
     params = jax.device_get(run.state.params)
-    answers = decoding.generate(params, run.model, run.vocabulary, list(self.texts), max_length=32)
-    for text, answer in zip(self.texts, answers):
-      run.say(f"  {text}\n  -> {decoding.fill(text, answer)}")
+    answers = decoding.fill_gaps(params, run.model, run.vocabulary, list(self.texts), max_length=32)
+    for text, (_, filled) in zip(self.texts, answers):
+      run.say(f"  {text}\n  -> {filled}")
 
 
 @dataclasses.dataclass

@@ -82,8 +82,10 @@ class Log:
     now = time.monotonic()
     since, before = self._last or (run.began, run.before)
     self._last = now, run.spent
-    values.update(learning_rate=run.learning_rate, epoch=run.data.epoch, tokens=run.spent.tokens,
+    values.update(learning_rate=run.learning_rate, tokens=run.spent.tokens,
                   examples=run.spent.examples, seconds=run.spent.seconds)
+    if run.data.epoch is not None:  # Some tasks do not number their documents.
+      values.update(epoch=run.data.epoch)
     num_steps = run.spent.steps - before.steps
     if num_steps:
       seconds = now - since
@@ -104,7 +106,7 @@ class Log:
 
   def _warn(self, run):
     progress = run.trainer.budget.progress(run.spent)
-    if run.data.epoch >= 1 and not self._warned:
+    if run.data.epoch and not self._warned:
       self._warned = True
       repeats = (run.data.epoch + 1) / progress
       if repeats > self.warn_repeats:

@@ -21,13 +21,13 @@ def main(argv=None):
     step, model, params = checkpoint.load_params(arguments.model_dir, arguments.step)
     folder = pathlib.Path(arguments.model_dir).expanduser()
     vocabulary = Vocabulary(str(folder / "spiece.model"))
-    answers = decoding.generate(params, model, vocabulary, arguments.text, arguments.max_length)
+    answers = decoding.fill_gaps(params, model, vocabulary, arguments.text, arguments.max_length)
   except ValueError as error:
     print(f"error: {error}", file=sys.stderr)
     return 1
   print(f"model of step {step}")
-  for text, answer in zip(arguments.text, answers):
-    print(f"input:   {text}\noutput:  {answer}\nfilled:  {decoding.fill(text, answer)}")
+  for text, (answer, filled) in zip(arguments.text, answers):
+    print(f"input:   {text}\noutput:  {answer}\nfilled:  {filled}")
   return 0
 
 

@@ -49,10 +49,9 @@ def test_rows_end_separately():
       assert not row[list(row).index(decoding.EOS) + 1:].any()
 
 
-@pytest.mark.parametrize("text, answer, filled", [
-    ("Jeg bor <extra_id_0> Danmark.", "<extra_id_0> i <extra_id_1>", "Jeg bor i Danmark."),
-    ("a <extra_id_0> c <extra_id_1>", "<extra_id_0> b <extra_id_1> d e", "a b c d e"),
-    ("a <extra_id_0> c", "nothing", "a <extra_id_0> c"), ("plain", "<extra_id_0> x", "plain"),
-    ("a <extra_id_0>", "<extra_id_x> y", "a <extra_id_0>")])
-def test_fill(text, answer, filled):
-  assert decoding.fill(text, answer) == filled
+@pytest.mark.parametrize("inputs, answer, filled", [
+    ([5, 99, 6], [99, 7, 8, 98], [5, 7, 8, 6]), ([5, 99, 6, 98], [99, 7, 98, 8, 9], [5, 7, 6, 8, 9]),
+    ([5, 99, 6], [7], [5, 99, 6]), ([5], [99, 7], [5]), ([99, 98], [98, 7], [99, 7]),
+    ([99], [99], []), ([99], [99, 7, 99, 8], [7, 8])])
+def test_splice(inputs, answer, filled):
+  assert decoding.splice(inputs, answer, first_sentinel=90) == filled
