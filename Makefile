@@ -5,6 +5,8 @@
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN = $(VENV)/bin
+# An editable installation warns about folders named like packages; ours are meant to be.
+INSTALL = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 
 demo: $(VENV)/demo-installed
 	$(BIN)/python -m t5jax.train --gin_file=demo.gin
@@ -14,16 +16,16 @@ test: $(VENV)/test-installed
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(INSTALL) --upgrade pip
 
 $(VENV)/demo-installed: setup.py | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable '.[hf]'
+	$(INSTALL) --editable '.[hf]'
 	touch $@
 
 # t5 comes without its requirements: they would overwrite the files of seqio and tensorflow-datasets.
 $(VENV)/test-installed: setup.py | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable '.[hf,test]'
-	$(BIN)/python -m pip install --quiet --no-deps t5==0.9.4
+	$(INSTALL) --editable '.[hf,test]'
+	$(INSTALL) --no-deps t5==0.9.4
 	touch $@
 
 clean:
