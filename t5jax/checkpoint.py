@@ -118,10 +118,14 @@ class Checkpoints:
             data=_DataArgs(iterator)))
     return TrainState(params=restored.params, **restored.optimizer), restored.host
 
-  def close(self):
-    """Waits for the last save; raises if it failed."""
+  def wait(self):
+    """Waits for the save in the background; raises if it failed."""
     self._manager.wait_until_finished()
     self._manager.check_for_errors()
+
+  def close(self):
+    """Waits, and gives up what the manager holds."""
+    self.wait()
     self._manager.close()
 
 

@@ -1,12 +1,14 @@
 """Hooks for the end of a run: a picture of the losses, the export, a filled gap, a summary."""
 
 import dataclasses
+import importlib.util
 import json
+import subprocess
+import sys
 
 import jax
 
 from t5jax import decoding
-from t5jax.convert import hf, verify
 from t5jax.settings import AT_LEAST_ONE, check_settings
 
 
@@ -46,7 +48,8 @@ class PlotLoss:
 class ExportHF:
   """Writes MODEL_DIR/hf, a folder for transformers, and verifies it by loading it.
 
-  Without torch and transformers it is written all the same, and said to be unverified.
+  Without torch and transformers it is written all the same, and said to be unverified. Put it after
+  Save: what it exports is the checkpoint.
 
   Attributes:
     every: None: at the end alone.
@@ -55,21 +58,18 @@ class ExportHF:
   every: int | None = None
 
   def __call__(self, run):
-    params, vocabulary = jax.device_get(run.state.params), run.path / "spiece.model"
-    outcome = []
-
-    def check(folder):
-      try:
-        figures = verify.verify(folder, params, run.model, vocabulary)
-        outcome.append(
-            f"loaded with transformers: logits differ by at most "
-            f"{figures['max_logit_difference']:.1e} (largest {figures['max_logit']:.1f}), "
-            f"{figures['num_lines']} lines tokenised alike")
-      except ModuleNotFoundError as error:
-        outcome.append(f"not verified: {error}")
-
-    hf.export(params, run.model, vocabulary, run.path / "hf", check=check)
-    run.say(f"exported to {run.path / 'hf'}, {outcome[0]}")
+    run.checkpoints.wait()
+    # In a process of its own: torch's CUDA builds crash when they are loaded beside TensorFlow, and
+    # the accelerator stays with the run.
+    command = [sys.executable, "-m", "t5jax.tools.convert_hf", f"--model_dir={run.path}",
+               f"--output_dir={run.path / 'hf'}", f"--step={run.spent.steps}"]
+    if not all(map(importlib.util.find_spec, ("torch", "transformers"))):
+      command.append("--skip_verification")
+      run.say("The export is not verified: that needs pip install 't5jax[hf]'.")
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+      raise ValueError((done.stderr.strip().splitlines() or ["the export failed"])[-1])
+    run.say(done.stdout.rstrip())
 
 
 @dataclasses.dataclass

@@ -1,5 +1,6 @@
 """Shared by all tests: eight fake CPU devices, quiet TensorFlow, a cache for compiled programs."""
 
+import contextlib
 import os
 import pathlib
 import tempfile
@@ -9,5 +10,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# The compiler of torch's CUDA builds crashes when it is loaded after TensorFlow; before, it does not.
+with contextlib.suppress(ImportError):
+  import triton  # noqa: F401
+
 _cache = pathlib.Path(tempfile.gettempdir()) / f"t5jax-test-compilations-{os.getuid()}"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_cache))
