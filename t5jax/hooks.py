@@ -166,6 +166,8 @@ class Save:
 class StopOnDivergence:
   """Ends the run with an error when the loss is not finite or jumps.
 
+  Put it before Log, which starts a new window, and before Save, so that the bad state is not kept.
+
   Attributes:
     every: steps between looks.
     max_increase: nats per token by which the window's loss may exceed the lowest one so far.

@@ -1,7 +1,8 @@
 """Trains a T5: python -m t5jax.train --gin_file=base.gin --gin.MODEL_DIR=runs/a
 
 Any macro or parameter of the gin file can be set with --gin.NAME=value; strings need no quotes.
-A run that was stopped goes on when the same command is given again.
+A run that was stopped goes on when the same command is given again. With T5JAX_TRACEBACK=1 in the
+environment an error shows where it comes from.
 """
 
 import argparse

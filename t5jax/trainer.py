@@ -121,10 +121,10 @@ class Trainer:
 
   def _start(self):
     """Returns the Run, fresh or restored, after all that can be refused has been looked at."""
-    vocabulary = self.data.prepare(self.model_dir)
+    path = pathlib.Path(self.model_dir).expanduser()
+    vocabulary = self.data.prepare(path)
     model = self.model.with_vocabulary(vocabulary.size)
     self.mesh.check(model, self.data.batch_size, self.num_microbatches)
-    path = pathlib.Path(self.model_dir).expanduser()
     rundir.check_tokenizer(path, vocabulary)
     process = jax.process_index(), jax.process_count()
     eval_batches = self.data.eval_batches(*process)

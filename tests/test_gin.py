@@ -49,7 +49,11 @@ def check_shapes(trainer):
 
 @pytest.mark.parametrize("name", FILES)
 def test_runnable_files(build, name):
-  check_shapes(build(name, *NEEDED[name]))
+  trainer = build(name, *NEEDED[name])
+  check_shapes(trainer)
+  order = [type(hook).__name__ for hook in trainer.hooks]
+  guard, log, evaluate, save = map(order.index, ("StopOnDivergence", "Log", "Evaluate", "Save"))
+  assert guard < log < evaluate < save
 
 
 @pytest.mark.parametrize("optimizer", sorted(p.stem for p in (GIN / "optimizers").glob("*.gin")))

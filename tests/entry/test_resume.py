@@ -26,6 +26,9 @@ def test_killed_and_divided_runs_equal_a_straight_one(tmp_path, optimizer, num_d
   assert (project / "divided" / "digest").read_text() == digest
   assert records(project / "killed") == records(project / "straight")
   assert records(project / "divided") == records(project / "straight")
+  # The configuration that a run leaves describes it completely.
+  train("again", "--stop_at_step=5", gin_file="straight/config.gin")
+  assert records(project / "again")[:1] == records(project / "straight")[:1]
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(project):
