@@ -25,11 +25,12 @@ from t5jax import config
 from t5jax.checkpoint import checkpoint_dir
 
 # What may change when a run goes on: where it runs, how long, how often it reports.
-_FREE_SETTINGS = (r"MODEL_DIR$", r"(hooks|sharding|checkpoint|budget)\.", r".*_PERIOD$",
+_FREE_SETTINGS = (r"(hooks|finish|sharding|checkpoint|budget)\.", r".*_PERIOD$",
                   r"(trainer\.)?Trainer\.(hooks|num_microbatches|mesh|budget|model_dir|checkpoints)$",
-                  r".*\.num_eval_batches$", r"TRAIN_STEPS$", r".*\.total_steps$", r"MICROBATCHES$")
+                  r".*\.(num_eval_batches|total_steps)$",
+                  r"(MODEL_DIR|TRAIN_STEPS|MICROBATCHES|EVAL_STEPS|KEEP_CHECKPOINTS)$")
 _OURS = ("config.gin", "run-info.json", "model-info.txt", "model_config.json", "spiece.model",
-         "metrics.jsonl", "tensorboard", "checkpoints")
+         "metrics.jsonl", "loss.png", "tensorboard", "checkpoints", "hf")
 
 
 def claim(model_dir, resolved_config, overwrite=False):
