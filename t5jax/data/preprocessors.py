@@ -1,8 +1,8 @@
 """T5's span corruption as seqio preprocessors (arXiv:1910.10683, section 3.1.4).
 
-Equal to `t5.data.preprocessors` where they can be compared, about four times as fast: documents are
-tokenised 128 at a time, and what one group leaves over begins the next group's first segment, so
-nothing is padded and nothing is dropped. Like T5, no EOS stands between documents.
+Equal to `t5.data.preprocessors` where they can be compared. Documents are tokenised 128 at a time,
+which saves most of tf.data's cost per element, and what one group leaves over begins the next group's
+first segment: nothing is padded and nothing is dropped. Like T5, no EOS stands between documents.
 """
 
 import functools
