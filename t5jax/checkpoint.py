@@ -12,6 +12,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as managers
 
+from t5jax.data.text_files import DataError
 from t5jax.model.config import T5Config
 from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, check_settings
 from t5jax.state import TrainState, abstract_params
@@ -107,15 +108,25 @@ class Checkpoints:
     """Returns (TrainState, host) of the newest checkpoint; moves `iterator` to its position.
 
     `abstract_state` gives every leaf's shape, dtype and sharding: that of the mesh there is now.
+
+    Raises:
+      ValueError: it cannot be read, is of another model, or of other data.
     """
-    restored = self._manager.restore(
-        self.latest_step(),
-        args=ocp.args.Composite(
-            params=ocp.args.StandardRestore(abstract_state.params),
-            optimizer=ocp.args.StandardRestore(
-                dict(step=abstract_state.step, opt_state=abstract_state.opt_state)),
-            host=ocp.args.JsonRestore(),
-            data=_DataArgs(iterator)))
+    step = self.latest_step()
+    items = ocp.args.Composite(
+        params=ocp.args.StandardRestore(abstract_state.params),
+        optimizer=ocp.args.StandardRestore(
+            dict(step=abstract_state.step, opt_state=abstract_state.opt_state)),
+        host=ocp.args.JsonRestore(),
+        data=_DataArgs(iterator))
+    try:
+      restored = self._manager.restore(step, args=items)
+    except DataError:
+      raise
+    except (ValueError, OSError, KeyError) as error:
+      raise ValueError(
+          f"{self._manager.directory / str(step)} cannot be restored: {' '.join(str(error).split())[:300]}"
+          "... If it is damaged, delete that folder to go on from the one before.") from error
     return TrainState(params=restored.params, **restored.optimizer), restored.host
 
   def wait(self):

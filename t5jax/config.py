@@ -53,8 +53,10 @@ def build(root, gin_files, bindings=()):
                                         finalize_config=False)
     _check_macros()
     configured = gin.get_configurable(root)()
-  except (SettingError, ConfigError, ValueError, TypeError, SyntaxError, OSError, ImportError,
-          AttributeError) as error:
+  except ConfigError:
+    raise
+  except (ValueError, TypeError, SyntaxError, OSError, ImportError,
+          AttributeError) as error:  # SettingError is a ValueError.
     raise ConfigError(_explain(error)) from error
   _check_all_used(user_texts)
   return configured, gin.operative_config_str()

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 
@@ -105,6 +106,9 @@ class Summary:
   every: int | None = None
 
   def __call__(self, run):
+    # The interpreter of this run, as one would type it: demos run in a virtual environment.
+    python = os.path.relpath(sys.executable)
+    python = "python" if python.startswith("..") else python
     loss = f", held-out loss {run.evaluation['loss']:.3f}" if run.evaluation else ""
     text = f"""
 Made: a T5 trained for {run.spent.steps} steps on {run.spent.tokens:,} tokens{loss}.
@@ -112,6 +116,8 @@ Made: a T5 trained for {run.spent.steps} steps on {run.spent.tokens:,} tokens{lo
   {run.path}/loss.png     the loss curve; all numbers are in metrics.jsonl and tensorboard/
   {run.path}/checkpoints  to go on training
 Next:
-  python -m t5jax.infer --model_dir={run.path} --text="Jeg bor <extra_id_0> Danmark."
-  python -m t5jax.train --gin_file=text.gin --gin.MODEL_DIR=runs/mine --gin.TRAIN_FILES='my/*.txt'"""
+  {python} -m t5jax.infer --model_dir={run.path} --text="Jeg bor <extra_id_0> Danmark."
+  {python} -m t5jax.train --gin_file=text.gin --gin.MODEL_DIR=runs/mine \\
+    --gin.TRAIN_FILES='YOUR/*.txt' --gin.VOCAB_SIZE=8000 --gin.MODEL_SIZE=mini --gin.DTYPE=float32 \\
+    --gin.BATCH_SIZE=16 --gin.TASK_FEATURE_LENGTHS='{{"inputs": 128, "targets": 29}}'"""
     run.say(text)

@@ -45,8 +45,8 @@ class ProgressBar:
       # A log file gets a line every half minute, a terminal ten a second.
       self._bar = tqdm(total=budget.amount, unit=f" {budget.unit}", desc="training", initial=spent,
                        dynamic_ncols=True, mininterval=0.1 if sys.stderr.isatty() else 30)
-    if run.evaluation:
-      self._bar.set_postfix(held_out_loss=f"{run.evaluation['loss']:.3f}", refresh=False)
+    newest = {"loss": run.logged.get("loss"), "held_out_loss": (run.evaluation or {}).get("loss")}
+    self._bar.set_postfix({k: f"{v:.3f}" for k, v in newest.items() if v is not None}, refresh=False)
     self._bar.update(spent - self._bar.n)
     if run.status != "running":
       self._bar.close()
@@ -61,7 +61,7 @@ class Log:
 
   Attributes:
     every: steps between records.
-    warn_repeats: say once, after the first epoch, if the data will be seen more often than this.
+    warn_repeats: say once, a tenth into the run, if the data will be seen more often than this.
   """
 
   every: int = 100
@@ -92,6 +92,7 @@ class Log:
       values.update(tokens_per_second=(run.spent.tokens - before.tokens) / seconds,
                     seconds_per_step=seconds / num_steps, **self._mfu(run, num_steps / seconds))
     run.record.write(run.spent.steps, values)
+    run.logged = values
     self._warn(run)
 
   def _mfu(self, run, steps_per_second):
@@ -106,9 +107,9 @@ class Log:
 
   def _warn(self, run):
     progress = run.trainer.budget.progress(run.spent)
-    if run.data.epoch and not self._warned:
+    if run.data.epoch and progress >= 0.1 and not self._warned:  # Earlier it would be a guess.
       self._warned = True
-      repeats = (run.data.epoch + 1) / progress
+      repeats = (run.data.epoch + 0.5) / progress
       if repeats > self.warn_repeats:
         run.say(f"Note: at this rate the data will be seen about {repeats:.0f} times.")
 
@@ -187,7 +188,7 @@ class StopOnDivergence:
     loss = metrics.means(totals)["loss"]
     if not math.isfinite(loss) or loss > self._lowest + self.max_increase:
       raise TrainingDiverged(
-          f"Loss {loss:.3f} at step {run.spent.steps}, after {self._lowest:.3f} at best. The newest "
-          f"checkpoint is of step {run.checkpoints.latest_step()}; try a lower learning rate, "
+          f"Loss {loss:.3f} at step {run.spent.steps}, after {self._lowest:.3f} at best. Newest "
+          f"checkpoint: {run.checkpoints.latest_step() or 'none yet'}. Try a lower learning rate, "
           "max_grad_norm, or a longer warm-up.")
     self._lowest = min(self._lowest, loss)

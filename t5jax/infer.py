@@ -14,7 +14,13 @@ def main(argv=None):
   parser.add_argument("--step", type=int, help="which checkpoint; the newest if not given")
   parser.add_argument("--max_length", type=int, default=64, help="most tokens to generate")
   arguments = parser.parse_args(argv)
+  if arguments.max_length < 1:
+    parser.error(f"--max_length={arguments.max_length}: expected at least 1")
+  for text in arguments.text:
+    if "<extra_id_" not in text:
+      print(f"Note: no gap <extra_id_0> in {text!r}.", file=sys.stderr)
   import pathlib
+  import jax
   from t5jax import checkpoint, decoding
   from t5jax.data.vocabulary import Vocabulary
   try:
@@ -22,8 +28,8 @@ def main(argv=None):
     folder = pathlib.Path(arguments.model_dir).expanduser()
     vocabulary = Vocabulary(str(folder / "spiece.model"))
     answers = decoding.fill_gaps(params, model, vocabulary, arguments.text, arguments.max_length)
-  except ValueError as error:
-    print(f"error: {error}", file=sys.stderr)
+  except (ValueError, jax.errors.JaxRuntimeError) as error:  # The latter when memory runs out.
+    print(f"error: {str(error).splitlines()[0]}", file=sys.stderr)
     return 1
   print(f"model of step {step}")
   for text, (answer, filled) in zip(arguments.text, answers):

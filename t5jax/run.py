@@ -34,6 +34,8 @@ class Run:
     status: "running", "done" (the budget is spent) or "stopped" (from outside).
     learning_rate: of the last step.
     window: {name: [sum, weight]} of the metrics since the last log, on the host.
+    signal: the signal that stopped the run, or None.
+    logged: {name: mean} of the newest record.
     evaluation: {"step", "loss", "accuracy"} of the newest evaluation, or None.
     before: budget.Spent by earlier processes of this run.
     began: time.monotonic() when this object was made, just before the first step.
@@ -53,6 +55,8 @@ class Run:
   status: str = "running"
   learning_rate: float = 0.0
   window: dict = dataclasses.field(default_factory=dict)
+  signal: int | None = None
+  logged: dict = dataclasses.field(default_factory=dict)
   evaluation: dict | None = None
   before: Spent = Spent()
   began: float = dataclasses.field(default_factory=time.monotonic)

@@ -1,7 +1,7 @@
 """The model directory of a run: who may start in it, and the records it holds besides checkpoints.
 
     config.gin          the resolved configuration; training again with it gives the same run
-    run-info.json       command, versions, devices, tokenizer hash
+    run-info.json       the starts, versions, devices, tokenizer hash
     model-info.txt      every parameter: shape, dtype, sharding
     model_config.json   the architecture
     spiece.model        the tokenizer
@@ -11,10 +11,13 @@
 """
 
 import contextlib
+import datetime
+import fcntl
 import importlib.metadata
 import json
 import os
 import pathlib
+import platform
 import shutil
 import sys
 
@@ -24,33 +27,44 @@ import numpy as np
 from t5jax import config
 from t5jax.checkpoint import checkpoint_dir
 
-# What may change when a run goes on: where it runs, how long, how often it reports.
-_FREE_SETTINGS = (r"(hooks|finish|sharding|checkpoint|budget)\.", r".*_PERIOD$",
-                  r"(trainer\.)?Trainer\.(hooks|num_microbatches|mesh|budget|model_dir|checkpoints)$",
-                  r".*\.(num_eval_batches|total_steps)$",
-                  r"(MODEL_DIR|TRAIN_STEPS|MICROBATCHES|EVAL_STEPS|KEEP_CHECKPOINTS)$")
+# What may change when a run goes on: where it runs and how often it reports.
+_FREE_SETTINGS = (r"(hooks|finish|sharding|checkpoint)\.", r".*_PERIOD$", r".*\.num_eval_batches$",
+                  r"(trainer\.)?Trainer\.(hooks|num_microbatches|mesh|model_dir|checkpoints)$",
+                  r"(MODEL_DIR|MICROBATCHES|EVAL_STEPS|KEEP_CHECKPOINTS)$")
 _OURS = ("config.gin", "run-info.json", "model-info.txt", "model_config.json", "spiece.model",
          "metrics.jsonl", "loss.png", "tensorboard", "checkpoints", "hf")
 
 
-def claim(model_dir, resolved_config, overwrite=False):
-  """Makes the directory ready for a run with this configuration.
+@contextlib.contextmanager
+def claim(model_dir, resolved_config, overwrite=False, allow_changes=False):
+  """Within it, the directory belongs to a run of this process with this configuration.
 
   Args:
     model_dir: its path; made if missing.
     resolved_config: the text that config.build returned.
     overwrite: delete an earlier run's files and start anew.
+    allow_changes: go on with an earlier run although settings have changed, and say which.
 
   Raises:
-    ValueError: it holds a run of another configuration, or cannot be written.
+    ValueError: it holds a run of another configuration, another process is at work in it, or it
+      cannot be written.
   """
   path = pathlib.Path(model_dir).expanduser()
   try:
     path.mkdir(parents=True, exist_ok=True)
-    (path / ".writable").touch()
-    (path / ".writable").unlink()
+    lock = (path / ".lock").open("w")
   except OSError as error:
     raise ValueError(f"MODEL_DIR={model_dir} cannot be written: {error.strerror}.") from error
+  with lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Let go by the system if we are killed.
+    except BlockingIOError:
+      raise ValueError(f"MODEL_DIR={model_dir} is in use by another process.") from None
+    _prepare(path, resolved_config, overwrite, allow_changes)
+    yield path
+
+
+def _prepare(path, resolved_config, overwrite, allow_changes):
   if overwrite:
     for name in _OURS:
       if (path / name).is_dir():
@@ -62,11 +76,13 @@ def claim(model_dir, resolved_config, overwrite=False):
     changed = config.differences(old.read_text(), resolved_config, _FREE_SETTINGS)
     if changed:
       listed = "; ".join(f"{name}: {a} there, {b} now" for name, (a, b) in changed.items())
-      raise ValueError(
-          f"MODEL_DIR={model_dir} holds a run with other settings ({listed}). Use the same settings "
-          "to go on with it, another MODEL_DIR, or --overwrite to delete it and start anew.")
+      if not allow_changes:
+        raise ValueError(
+            f"MODEL_DIR={path} holds a run with other settings ({listed}). Use the same settings to "
+            "go on with it, --allow_changes to go on with these, another MODEL_DIR, or --overwrite "
+            "to delete it and start anew.")
+      print(f"Note: settings have changed ({listed}).")
   write_atomically(path / "config.gin", resolved_config)
-  return path
 
 
 def has_checkpoint(path):
@@ -82,17 +98,21 @@ def write_atomically(path, text):
 
 
 def write_run_info(path, vocabulary):
-  """Records what this process is, in run-info.json: command, versions, devices, tokenizer."""
+  """Records in run-info.json: each start's time and arguments; versions, devices, tokenizer."""
   packages = ("t5jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "seqio", "tensorflow",
               "tensorflow-text", "sentencepiece", "numpy")
   versions = {}
   for package in packages:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
       versions[package] = importlib.metadata.version(package)
-  info = dict(command=sys.argv, python=sys.version.split()[0], versions=versions,
+  info_path = path / "run-info.json"
+  starts = json.loads(info_path.read_text())["starts"] if info_path.is_file() else []
+  now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+  info = dict(starts=[*starts, dict(time=now, arguments=sys.argv[1:])],
+              python=sys.version.split()[0], platform=platform.platform(), versions=versions,
               devices=[d.device_kind for d in jax.devices()], processes=jax.process_count(),
               tokenizer_ids=vocabulary.size, tokenizer_sha256=vocabulary.sha256)
-  write_atomically(path / "run-info.json", json.dumps(info, indent=2) + "\n")
+  write_atomically(info_path, json.dumps(info, indent=2) + "\n")
 
 
 def check_tokenizer(path, vocabulary):
@@ -126,17 +146,21 @@ class Record:
 
   def __init__(self, path, step):
     from clu import metric_writers  # Loads TensorFlow.
-    self._file_path = path / "metrics.jsonl"
-    if self._file_path.is_file():
-      kept = [line for line in self._file_path.read_text().splitlines(keepends=True)
-              if line.endswith("\n") and json.loads(line)["step"] <= step]
-      write_atomically(self._file_path, "".join(kept))
-    self._file = self._file_path.open("a", encoding="utf-8")
+    file_path = path / "metrics.jsonl"
+    lines = file_path.read_text().splitlines(keepends=True) if file_path.is_file() else []
+    lines = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+    write_atomically(file_path, "".join(lines))
+    # A finished run that is started again evaluates again, with the same result.
+    self._last = [line for line in lines if json.loads(line)["step"] == step]
+    self._file = file_path.open("a", encoding="utf-8")
     self._tensorboard = metric_writers.SummaryWriter(str(path / "tensorboard"))
 
   def write(self, step, values):
     """Appends {name: number} for a step."""
-    self._file.write(json.dumps(dict(step=step, **values)) + "\n")
+    line = json.dumps(dict(step=step, **values)) + "\n"
+    if line in self._last:
+      return
+    self._file.write(line)
     self._file.flush()
     self._tensorboard.write_scalars(step, values)
     self._tensorboard.flush()

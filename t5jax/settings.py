@@ -18,7 +18,8 @@ class SettingError(ValueError):
   """
 
   def __init__(self, setting, value, valid):
-    super().__init__(f"{setting} = {value!r} is not valid: expected {valid}.")
+    end = "" if valid.endswith("?") else "."
+    super().__init__(f"{setting} = {value!r} is not valid: expected {valid}{end}")
     self.setting = setting
 
 
@@ -98,7 +99,7 @@ def check_choice(setting, value, choices):
   """Raises SettingError, with the nearest choice, unless `value` is one of `choices`."""
   if value not in choices:
     listed = ", ".join(repr(c) for c in choices)
-    raise SettingError(setting, value, f"one of {listed}." + nearest(str(value), choices).rstrip("."))
+    raise SettingError(setting, value, f"one of {listed}.{nearest(str(value), choices)}".rstrip("."))
 
 
 def _has_type(value, hint):

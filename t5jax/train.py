@@ -19,11 +19,15 @@ def parse_arguments(argv=None, description=__doc__):
                       help="configuration, from the current folder or t5jax's own; may be repeated")
   parser.add_argument("--overwrite", action="store_true",
                       help="delete the run that MODEL_DIR holds and start anew")
+  parser.add_argument("--allow_changes", action="store_true",
+                      help="go on with the run that MODEL_DIR holds although settings have changed")
   parser.add_argument("--stop_at_step", type=int, metavar="N",
                       help="save and leave at this step; the schedules still run to the whole budget")
   parser.add_argument("--check", action="store_true",
                       help="only check the configuration and the data, then leave")
   arguments, rest = parser.parse_known_args(argv)
+  if arguments.stop_at_step is not None and arguments.stop_at_step < 1:
+    parser.error(f"--stop_at_step={arguments.stop_at_step}: expected a step >= 1")
   for flag in rest:
     if not flag.startswith("--gin."):
       parser.error(f"unknown argument {flag}; settings are given as --gin.NAME=value")
@@ -40,19 +44,18 @@ def main(argv=None):
     trainer, resolved = config.build("t5jax.trainer.Trainer", arguments.gin_file, bindings)
     trainer.check()
     if arguments.check:
-      print(resolved)
+      print(f"{resolved}\nThe settings and the first records of the data are fine.")
       return 0
-    rundir.claim(trainer.model_dir, resolved, arguments.overwrite)
-    run = trainer.run(arguments.stop_at_step)
+    with rundir.claim(trainer.model_dir, resolved, arguments.overwrite, arguments.allow_changes):
+      run = trainer.run(arguments.stop_at_step)
   except (ValueError, TrainingDiverged) as error:
     if "T5JAX_TRACEBACK" in os.environ:
       raise
     print(f"error: {error}", file=sys.stderr)
     return 1
-  if run.status == "stopped" and run.spent.steps != arguments.stop_at_step:
+  if run.status == "stopped":
     print(f"Stopped at step {run.spent.steps}, saved. The same command goes on from there.")
-    return 128 + 15
-  return 0
+  return 128 + run.signal if run.signal else 0  # As a shell reports a process that a signal ended.
 
 
 if __name__ == "__main__":

@@ -107,6 +107,7 @@ class Trainer:
         run.spend(batch, extra, metrics)
         run.status = self._status(run.spent, stop or run.spent.steps == stop_at_step)
         self._call_hooks(run)
+      run.signal = stop.received if run.status == "stopped" else None
     return run
 
   def _status(self, spent, stop=False):

@@ -122,6 +122,18 @@ def test_a_failed_save_is_heard_and_the_previous_one_stays(tmp_path, mesh):
   assert host == {"n": 1} and position.position == 11
 
 
+def test_a_damaged_checkpoint_is_named(tmp_path, mesh):
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(at_step(1), {}, Position())
+  for file in (tmp_path / "checkpoints" / "1" / "params").rglob("*"):
+    if file.is_file() and file.parent.name == "d":
+      file.write_bytes(b"")
+  abstract = states.abstract(tiny.model(), optim.adamw_rms, 1.0, mesh)
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    with pytest.raises(ValueError, match="checkpoints/1 cannot be restored.*delete that folder"):
+      checkpoints.restore(abstract, Position())
+
+
 def test_a_model_of_another_shape_is_refused(tmp_path, mesh):
   with checkpoint.Checkpoints(tmp_path) as checkpoints:
     checkpoints.save(at_step(1), {}, Position())

@@ -48,9 +48,10 @@ def test_log_weighs_by_tokens_and_starts_a_new_window(run):
 
 def test_log_warns_once_about_many_repeats(run, capsys):
   log = hooks.Log(every=1)
-  for _ in range(3):
+  run.trainer.budget = budget.Budget(20)
+  for _ in range(4):
     step(run, 4.0)
-    run.data.epoch = 1
+    run.data.epoch = 3
     log(run)
   assert capsys.readouterr().out.count("the data will be seen about") == 1
 
@@ -78,7 +79,7 @@ def test_divergence_stops_the_run(run, loss):
     guard(run)
     run.window = {}
   step(run, loss)
-  with pytest.raises(hooks.TrainingDiverged, match="step 4.*5.000 at best.*step 40"):
+  with pytest.raises(hooks.TrainingDiverged, match="step 4.*5.000 at best.*checkpoint: 40"):
     guard(run)
 
 
@@ -94,6 +95,14 @@ def test_record_cuts_off_what_came_after_the_checkpoint(tmp_path):
   record.close()
   rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   assert rows == [{"step": 1, "x": 1.0}, {"step": 2, "x": 2.0}, {"step": 3, "x": 30.0}]
+
+
+def test_a_finished_run_is_not_recorded_twice(tmp_path):
+  for _ in range(2):
+    record = rundir.Record(tmp_path, step=5)
+    record.write(5, {"eval/loss": 2.0})
+    record.close()
+  assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
 
 
 def test_when_hooks_are_due(run):

@@ -29,6 +29,8 @@ def main(arguments=None):
   files = TextFiles(find_files(options.files, "--files"), documents=options.documents,
                     field=options.field, encoding=options.encoding, errors=options.errors)
   files.check()
+  if pathlib.Path(options.output).exists():
+    Vocabulary(options.output)  # Refuses to replace what is not a vocabulary: perhaps the corpus.
   report = train_vocabulary(
       files.iterate(), options.output, options.vocab_size, byte_fallback=options.byte_fallback,
       character_coverage=options.character_coverage, max_sentences=options.max_sentences,

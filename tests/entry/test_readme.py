@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from t5jax import config
 from tests.entry.conftest import write_project
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -82,6 +83,19 @@ def test_c4(folder):
   output = run([*train, *SMALL, f"--gin.VOCAB_FILE={folder / 'spiece.model'}"], folder)
   assert "training: 100%" in output
   assert (folder / "runs" / "base" / "checkpoints" / "3").is_dir()
+
+
+def test_gin_files_of_your_own(folder, monkeypatch):
+  section = README.split("## Settings\n")[1].split("\n## ")[0]
+  files = re.findall(r"```\n(.*?)```", section, flags=re.DOTALL)
+  monkeypatch.chdir(folder)
+  names = []
+  for i, text in enumerate(files):
+    (folder / f"mine{i}.gin").write_text(text)
+    trainer, _ = config.build("t5jax.trainer.Trainer", [f"mine{i}.gin"], [
+        "MODEL_DIR=runs/x", "TRAIN_FILES=text.txt", "VOCAB_SIZE=180", "TextCorpus.encoding=latin-1"])
+    names.append(trainer.optimizer.__name__)
+  assert names == ["adafactor", "lion"]
 
 
 def test_make_and_pip_commands_are_those_of_the_ci():
