@@ -122,6 +122,8 @@ def test_a_failed_save_is_heard_and_the_previous_one_stays(tmp_path, mesh):
   assert host == {"n": 1} and position.position == 11
 
 
+# The reads that Orbax had begun beside the one that failed are never waited for.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_checkpoint_is_named(tmp_path, mesh):
   with checkpoint.Checkpoints(tmp_path) as checkpoints:
     checkpoints.save(at_step(1), {}, Position())

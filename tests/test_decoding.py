@@ -30,7 +30,6 @@ def test_greedy_is_the_likeliest_token_each_time(version):
   params = tiny.parameters(model)
   tokens = tiny.batch(batch_size=4)["encoder_input_tokens"]
   tokens[1, 7:] = 0
-  # An end after a few tokens in some rows: the head is nudged towards id 1.
   expected = slow_greedy(params, model, tokens, 10)
   np.testing.assert_array_equal(
       decoding.greedy(params, jnp.asarray(tokens), model=model, max_length=10), expected)
@@ -39,6 +38,7 @@ def test_greedy_is_the_likeliest_token_each_time(version):
 def test_rows_end_separately():
   model = tiny.model()
   params = tiny.parameters(model)
+  # Few tokens are likely, the end among them, so that rows end at different lengths.
   params["logits_dense"]["kernel"] = params["logits_dense"]["kernel"].at[:, 8:].set(-0.01)
   tokens = tiny.batch(batch_size=8)["encoder_input_tokens"]
   expected = slow_greedy(params, model, tokens, 12)
