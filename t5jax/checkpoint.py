@@ -145,6 +145,11 @@ def checkpoint_dir(model_dir):
   return pathlib.Path(model_dir).expanduser().absolute() / "checkpoints"
 
 
+def saved_steps(model_dir):
+  """Returns the steps of the complete checkpoints in a model directory, ascending."""
+  return sorted(int(p.name) for p in checkpoint_dir(model_dir).glob("*") if p.name.isdigit())
+
+
 def write_model_config(model_dir, model):
   """Writes the architecture beside the checkpoints, for whoever only reads them."""
   path = pathlib.Path(model_dir) / "model_config.json"
@@ -179,8 +184,7 @@ def load_params(model_dir, step=None):
     ValueError: no such folder, checkpoint or step.
   """
   model = read_model_config(model_dir)
-  directory = checkpoint_dir(model_dir)
-  steps = sorted(int(p.name) for p in directory.glob("*") if p.name.isdigit())
+  directory, steps = checkpoint_dir(model_dir), saved_steps(model_dir)
   if not steps:
     raise ValueError(f"{directory} holds no checkpoint yet.")
   if step is not None and step not in steps:

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from t5jax import config
-from t5jax.checkpoint import checkpoint_dir
+from t5jax.checkpoint import saved_steps
 
 # What may change when a run goes on: where it runs and how often it reports.
 _FREE_SETTINGS = (r"(hooks|finish|sharding|checkpoint)\.", r".*_PERIOD$", r".*\.num_eval_batches$",
@@ -72,7 +72,7 @@ def _prepare(path, resolved_config, overwrite, allow_changes):
       else:
         (path / name).unlink(missing_ok=True)
   old = path / "config.gin"
-  if old.is_file() and has_checkpoint(path):
+  if old.is_file() and saved_steps(path):
     changed = config.differences(old.read_text(), resolved_config, _FREE_SETTINGS)
     if changed:
       listed = "; ".join(f"{name}: {a} there, {b} now" for name, (a, b) in changed.items())
@@ -83,11 +83,6 @@ def _prepare(path, resolved_config, overwrite, allow_changes):
             "to delete it and start anew.")
       print(f"Note: settings have changed ({listed}).")
   write_atomically(path / "config.gin", resolved_config)
-
-
-def has_checkpoint(path):
-  """True if the model directory holds a complete checkpoint."""
-  return any(p.name.isdigit() for p in checkpoint_dir(path).glob("*"))
 
 
 def write_atomically(path, text):
@@ -118,7 +113,7 @@ def write_run_info(path, vocabulary):
 def check_tokenizer(path, vocabulary):
   """Raises ValueError if the run in `path` was trained with another tokenizer."""
   info = path / "run-info.json"
-  if has_checkpoint(path) and info.is_file():
+  if saved_steps(path) and info.is_file():
     before = json.loads(info.read_text())["tokenizer_sha256"]
     if before != vocabulary.sha256:
       raise ValueError(

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from t5jax import rundir
+from t5jax.checkpoint import saved_steps
 
 OLD = "a.B.x = 1\nhooks.Log.every = 5\nTRAIN_STEPS = 10\n"
 VOCABULARY = types.SimpleNamespace(size=300, sha256="0" * 64)
@@ -40,18 +41,18 @@ def test_other_settings_are_refused_or_allowed(used, new, named, capsys):
   assert (used / "config.gin").read_text() == OLD
   with rundir.claim(used, new, allow_changes=True):
     assert named in capsys.readouterr().out
-  assert (used / "config.gin").read_text() == new and rundir.has_checkpoint(used)
+  assert (used / "config.gin").read_text() == new and saved_steps(used) == [5]
 
 
 def test_reports_may_change(used):
   with rundir.claim(used, OLD.replace("every = 5", "every = 7")):
-    assert rundir.has_checkpoint(used)
+    assert saved_steps(used) == [5]
 
 
 def test_overwrite_deletes_the_run_and_nothing_else(used):
   (used / "thesis.txt").write_text("mine")
   with rundir.claim(used, "a.B.x = 3\n", overwrite=True):
-    assert not rundir.has_checkpoint(used)
+    assert not saved_steps(used)
   assert (used / "thesis.txt").read_text() == "mine"
 
 

@@ -34,7 +34,7 @@ def parse_args(args=None):
 def convert(args):
   """Exports and verifies; prints what was written and the figures of the comparison."""
   step, config, params = load_params(args.model_dir, step=args.step)
-  vocabulary = pathlib.Path(args.model_dir) / "spiece.model"
+  vocabulary = pathlib.Path(args.model_dir).expanduser() / "spiece.model"
   figures = {}
 
   def check(folder):

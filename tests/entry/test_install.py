@@ -10,8 +10,6 @@ import zipfile
 
 import pytest
 
-from tests.entry.conftest import run_module
-
 ROOT = pathlib.Path(__file__).parents[2]
 
 
