@@ -10,11 +10,9 @@ import glob
 import os
 import pathlib
 
-from t5jax.data.spans import DENSITY, check_span_lengths
 from t5jax.data.text_files import DataError, TextFiles, find_files
-from t5jax.data.vocabulary import Vocabulary
-from t5jax.settings import AT_LEAST_ONE, SettingError, check_settings
-from t5jax.tasks.text import NUM_SENTINELS, register_span_corruption
+from t5jax.settings import SettingError
+from t5jax.tasks.corpus import Corpus
 
 HUB_DATASET = "allenai/c4"
 HUB_VOCABULARY = "google/t5-v1_1-base"
@@ -32,49 +30,30 @@ _HOW_TO_GET = f"""C4 is not at hand. Do one of these:
  - Train on your own text instead: python -m t5jax.train --gin_file=text.gin (see README)"""
 
 
-@dataclasses.dataclass(frozen=True)
-class C4Corpus:
-  """C4 English for span corruption.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class C4Corpus(Corpus):
+  """C4 English.
 
   Attributes:
     directory: folder of c4-train.*.json.gz and c4-validation.*.json.gz, None for TFDS or the hub.
-    vocab_file: a SentencePiece model, None for T5's own, fetched from the hub.
-    noise_density: fraction of the tokens to corrupt.
-    mean_noise_span_length: tokens per corrupted span.
     name: of the seqio task.
+    objective, vocab_file, vocab_size, byte_fallback: see Corpus. Without vocab_file and vocab_size
+      the vocabulary is T5's own, fetched from the hub.
   """
 
   directory: str | None = None
-  vocab_file: str | None = None
-  noise_density: float = 0.15
-  mean_noise_span_length: float = 3.0
   name: str = "c4_v220_span_corruption"
 
-  def __post_init__(self):
-    check_settings(self, noise_density=DENSITY, mean_noise_span_length=AT_LEAST_ONE)
-
-  def check(self, feature_lengths):
-    """Refuses, within seconds, data that cannot be had and lengths that do not fit.
-
-    Args:
-      feature_lengths: {"inputs": int, "targets": int}.
-
-    Raises:
-      SettingError, DataError: says how to get the data or the vocabulary.
-    """
-    check_span_lengths(feature_lengths, NUM_SENTINELS, self.noise_density,
-                       self.mean_noise_span_length)
+  def check_text(self):
+    """Refuses data that cannot be had; the message says how to get them. See Corpus."""
     if self.directory is not None:
       for files in self._local_files():
         files.check()
     elif _tfds_version() is None:
       _check_hub(HUB_DATASET, "dataset", _HOW_TO_GET)
-    Vocabulary(self.vocabulary_file(None), NUM_SENTINELS)
 
-  def vocabulary_file(self, folder):
-    """Returns vocab_file, else the folder's spiece.model, else T5's own, fetched from the hub."""
-    if self.vocab_file is not None:
-      return os.path.expanduser(self.vocab_file)
+  def _default_vocabulary(self, folder):
+    """The folder's spiece.model, else T5's own, fetched from the hub."""
     if folder is not None and (pathlib.Path(folder) / "spiece.model").exists():
       return str(pathlib.Path(folder) / "spiece.model")
     return _hub_vocabulary()
@@ -93,12 +72,6 @@ class C4Corpus:
     return sources.TextSource(*(
         TextFiles(tuple(f"en/c4-{split}.{i:05d}-of-{n:05d}.json.gz" for i in range(n)),
                   fetch=_fetch_shard) for split, n in _SHARDS.items()))
-
-  def register(self, vocab_file=None):
-    """Registers the seqio task with this vocabulary, or self.vocab_file; returns its name."""
-    return register_span_corruption(self.name, self.source(),
-                                    vocab_file or self.vocabulary_file(None), self.noise_density,
-                                    self.mean_noise_span_length)
 
   def _local_files(self):
     folder = os.path.expanduser(self.directory)

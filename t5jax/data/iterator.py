@@ -1,4 +1,4 @@
-"""The data of a run: a seqio task as batches of NumPy arrays whose position can be saved.
+"""The data of a run: a seqio task, tokenised as it goes or before, as batches of NumPy arrays.
 
 TensorFlow and seqio are imported by `prepare` and what follows it, never before: a wrong setting or
 file is reported first.
@@ -8,18 +8,14 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
-import json
 import os
 import pathlib
-import re
 import shutil
 import sys
 import typing
-import weakref
 
-import numpy as np
-
-from t5jax.data import features
+from t5jax.data import cached, features
+from t5jax.data.online import OnlineIterator
 from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
 from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, SettingError, check_settings, nearest
@@ -45,6 +41,9 @@ class TaskData:
       have their own, seqio's 1000 unless they were registered with another.
     num_eval_batches: at most so many batches of the validation split.
     eval_batch_size: None for batch_size.
+    use_cached: read what tools/cache_task.py has tokenised: faster, shuffled as a whole, and
+      resumed at once.
+    cache_dir: the folder of its --cache_dir.
   """
 
   task: typing.Any
@@ -55,6 +54,8 @@ class TaskData:
   shuffle_buffer_size: int = 1000
   num_eval_batches: int = 20
   eval_batch_size: int | None = None
+  use_cached: bool = False
+  cache_dir: str | None = None
 
   def __post_init__(self):
     check_settings(self, batch_size=AT_LEAST_ONE, seed=NON_NEGATIVE,
@@ -68,6 +69,9 @@ class TaskData:
       if not isinstance(length, int) or isinstance(length, bool) or length < 1:
         raise SettingError("TaskData.feature_lengths", self.feature_lengths,
                            f"an int >= 1 for {name!r}")
+    if self.use_cached and self.cache_dir is None:
+      raise SettingError("TaskData.cache_dir", None, "the folder of the caches where use_cached "
+                         "is set")
 
   def check(self):
     """Refuses what can be refused within a second: files, fields, lengths. No TensorFlow.
@@ -77,6 +81,8 @@ class TaskData:
     """
     if self.module is not None and not _module_exists(self.module):
       raise SettingError("TaskData.module", self.module, "a module that can be imported")
+    if self.use_cached:
+      self._cache_folder()
     if hasattr(self.task, "check"):
       self.task.check(self.feature_lengths)
 
@@ -97,31 +103,36 @@ class TaskData:
     target = pathlib.Path(model_dir) / VOCABULARY_NAME
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(self.task, str):
-      vocabulary = _sentencepiece(self._registered())
+      vocabulary = sentencepiece_of(self._registered())
       source, extra_ids = vocabulary.sentencepiece_model_file, vocabulary.extra_ids
     else:
-      source, extra_ids = self.task.vocabulary_file(target.parent), 100
+      trained = self._cache_folder() if self.use_cached else target.parent
+      source, extra_ids = self.task.vocabulary_file(trained), 100
     _install_vocabulary(source, target, extra_ids)
     if not isinstance(self.task, str):
       self.task.register(str(target))
     return Vocabulary(target, extra_ids)
 
   def train_iterator(self, process_index=0, process_count=1):
-    """Returns a DataIterator over this host's part of an endless, shuffled stream.
+    """Returns an iterator over this host's part of an endless, shuffled stream.
 
     Args:
       process_index: of this host.
       process_count: number of hosts; must divide batch_size.
+
+    Returns:
+      A CachedIterator or OnlineIterator: next, save, restore, epoch.
     """
-    if self.batch_size % process_count:
-      raise SettingError("TaskData.batch_size", self.batch_size,
-                         f"a multiple of the number of hosts, {process_count}")
+    rows = _rows("TaskData.batch_size", self.batch_size, process_index, process_count)
+    if self._has_own_cache():
+      examples = self._cached_examples("train", self.seed)
+      return cached.CachedIterator(examples, self.batch_size, self._cached_fingerprint(examples), rows)
     import seqio
 
     shard = seqio.ShardInfo(process_index, process_count) if process_count > 1 else None
     dataset = self._dataset("train", num_epochs=None, seed=self.seed, shard_info=shard)
     batches = self._batched(dataset, self.batch_size // process_count, drop_remainder=True)
-    return DataIterator(batches, self._fingerprint(process_index, process_count))
+    return OnlineIterator(batches, self._fingerprint(process_index, process_count))
 
   def eval_batches(self, process_index=0, process_count=1):
     """Returns this host's rows of the first batches of the validation split.
@@ -137,24 +148,27 @@ class TaskData:
       List of batches, each a dict of NumPy arrays [eval batch size / process_count, ...].
     """
     batch_size = self.eval_batch_size or self.batch_size
-    if batch_size % process_count:
-      raise SettingError("TaskData.eval_batch_size", batch_size,
-                         f"a multiple of the number of hosts, {process_count}")
-    dataset = self._dataset("validation", num_epochs=1, seed=_EVAL_SEED)
-    batches = self._batched(dataset, batch_size, drop_remainder=False)
-    rows = batch_size // process_count
-    mine = slice(process_index * rows, (process_index + 1) * rows)
-    whole = [features.pad_rows(batch, batch_size)
-             for batch in DataIterator(batches.take(self.num_eval_batches), fingerprint={})]
+    rows = _rows("TaskData.eval_batch_size", batch_size, process_index, process_count)
+    if self._has_own_cache():
+      examples = self._cached_examples("validation", _EVAL_SEED)
+      count = min(examples.num_segments, self.num_eval_batches * batch_size)
+      batches = cached.CachedIterator(examples, batch_size, fingerprint={}, num_examples=count)
+    else:
+      dataset = self._dataset("validation", num_epochs=1, seed=_EVAL_SEED)
+      batches = OnlineIterator(self._batched(dataset, batch_size, drop_remainder=False).take(
+          self.num_eval_batches), fingerprint={})
+    whole = [features.pad_rows(batch, batch_size) for batch in batches]
     if not whole:
-      raise DataError(f"task {self._name()!r}: the validation split is empty.")
-    return [{name: x[mine] for name, x in batch.items()} for batch in whole]
+      raise DataError(f"task {self.name!r}: the validation split is empty.")
+    return [{name: x[rows] for name, x in batch.items()} for batch in whole]
 
   def unigram_entropy(self, batches):
     """Returns the entropy of the target tokens of batches, in nats per token."""
     return features.unigram_entropy(batches)
 
-  def _name(self):
+  @property
+  def name(self):
+    """The name of the task."""
     return self.task if isinstance(self.task, str) else self.task.name
 
   def _registered(self):
@@ -162,31 +176,75 @@ class TaskData:
 
     if self.module is not None:
       importlib.import_module(self.module)
-    name = self._name()
+    name = self.name
     known = [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]
     if name not in known:
       hint = nearest(name, known).rstrip("?") or " TaskData.module imports what registers it"
       raise SettingError("TaskData.task", name, f"a registered task or mixture;{hint}")
     return seqio.get_mixture_or_task(name)
 
-  def _dataset(self, split, num_epochs, seed, shard_info=None):
-    """The tf.data pipeline of single examples."""
-    import seqio
+  def tasks(self, split):
+    """Returns the seqio tasks that have a split: one, or the parts of a mixture.
 
+    Raises DataError where there is none. Only after `prepare`.
+    """
     provider = self._registered()
     if split not in provider.splits:
       raise DataError(f"task {provider.name!r}: no split {split!r}, only "
                       f"{', '.join(provider.splits)}. Set validation_files or "
                       "validation_fraction.")
+    return [task for task in getattr(provider, "tasks", [provider]) if split in task.splits]
+
+  def _has_own_cache(self):
+    """Whether to read a cache of ours; tasks other than pretraining have seqio's."""
+    if not self.use_cached:
+      return False
+    from t5jax.data import preprocessors
+
+    return all(preprocessors.objective_of(task) is not None for task in self.tasks("train"))
+
+  def _cache_folder(self):
+    folder = pathlib.Path(self.cache_dir).expanduser() / self.name
+    if not folder.is_dir():
+      raise DataError(f"{folder}: there is no cache of task {self.name!r}. {cached.HOW_TO_BUILD}")
+    return folder
+
+  def _cached_examples(self, split, seed):
+    from t5jax.data import preprocessors
+
+    provider, tasks = self._registered(), self.tasks(split)
+    seqio_vocabulary = sentencepiece_of(provider)
+    vocabulary = Vocabulary(seqio_vocabulary.sentencepiece_model_file, seqio_vocabulary.extra_ids)
+    parts = [cached.CachedExamples(
+        cached.TokenStream(pathlib.Path(self.cache_dir).expanduser() / task.name / split),
+        preprocessors.objective_of(task), vocabulary, self.feature_lengths, seed,
+        shuffle=split == "train") for task in tasks]
+    if len(parts) == 1:
+      return parts[0]
+    return cached.CachedMixture(parts, [provider.get_rate(task) for task in tasks], seed)
+
+  def _cached_fingerprint(self, examples):
+    return {"task": self.name, "feature_lengths": dict(self.feature_lengths), "seed": self.seed,
+            "cached": examples.fingerprint}
+
+  def _dataset(self, split, num_epochs, seed, shard_info=None):
+    """The tf.data pipeline of single examples."""
+    import seqio
+
+    self.tasks(split)
+    provider = self._registered()
+    if self.use_cached:
+      seqio.add_global_cache_dirs([os.path.expanduser(self.cache_dir)])
     options = dict(sequence_length=self.feature_lengths, split=split, shuffle=split == "train",
-                   seed=seed, shard_info=shard_info, num_epochs=num_epochs)
+                   seed=seed, shard_info=shard_info, num_epochs=num_epochs,
+                   use_cached=self.use_cached)
     if isinstance(provider, seqio.Mixture):
       options["passthrough_features"] = ["epoch"]
     else:
       options["shuffle_buffer_size"] = self.shuffle_buffer_size
     try:
       return provider.get_dataset(**options)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
       if isinstance(error, SettingError):
         raise
       message = " ".join(str(error).split())
@@ -198,7 +256,7 @@ class TaskData:
     spec = dataset.element_spec
     names = [n for n in ("inputs", "targets", "epoch") if n in spec]
     if names[:2] != ["inputs", "targets"]:
-      raise DataError(f"task {self._name()!r}: its last step must give the features 'inputs' and "
+      raise DataError(f"task {self.name!r}: its last step must give the features 'inputs' and "
                       f"'targets'; present: {', '.join(map(repr, spec))}.")
     shapes = {n: [] if n == "epoch" else [self.feature_lengths[n]] for n in names}
     padding = {n: tf.constant(features.PADDING, spec[n].dtype) for n in names}
@@ -211,7 +269,7 @@ class TaskData:
   def _fingerprint(self, process_index, process_count):
     """What must be the same for a saved position to make sense."""
     provider = self._registered()
-    vocabulary = Vocabulary(_sentencepiece(provider).sentencepiece_model_file)
+    vocabulary = Vocabulary(sentencepiece_of(provider).sentencepiece_model_file)
     shards = {}
     for task in getattr(provider, "tasks", None) or [provider]:
       for shard in task.source.list_shards("train"):
@@ -221,90 +279,6 @@ class TaskData:
             "batch_size": self.batch_size, "seed": self.seed,
             "shuffle_buffer_size": self.shuffle_buffer_size, "vocabulary": vocabulary.sha256,
             "files": shards, "process_index": process_index, "process_count": process_count}
-
-
-class DataIterator:
-  """Batches of NumPy arrays, with a position that can be saved and restored.
-
-  Attributes:
-    epoch: the pass over the data that the last batch belongs to, from 0, by its median where a
-      shuffle buffer larger than a pass mixes several; None before the first batch, and where the
-      task does not count passes.
-  """
-
-  def __init__(self, batches, fingerprint):
-    """Wraps a tf.data.Dataset of padded {"inputs", "targets"}, and what identifies it."""
-    # TensorFlow's threads call Python to read the files. Were the iterator alive when Python
-    # shuts down, each would wait for the other for ever: it goes before, by finalize's atexit.
-    alive = [iter(batches)]
-    weakref.finalize(self, alive.clear)
-    self._alive = alive
-    self._fingerprint = fingerprint
-    self.epoch = None
-
-  @property
-  def _iterator(self):
-    return self._alive[0]
-
-  def __iter__(self):
-    return self
-
-  def __next__(self):
-    with clean_errors():
-      batch = next(self._iterator)
-    batch = features.to_model_batch({name: x.numpy() for name, x in batch.items()})
-    if "epoch" in batch:
-      self.epoch = int(np.median(batch["epoch"]))
-    return batch
-
-  def save(self, path):
-    """Writes the position behind the last batch, as files whose names begin with `path`."""
-    import tensorflow as tf
-
-    with clean_errors():
-      tf.train.Checkpoint(iterator=self._iterator).write(str(path))
-    state = {"epoch": self.epoch, "pipeline": self._fingerprint}
-    pathlib.Path(f"{path}.json").write_text(json.dumps(state, indent=1))
-
-  def restore(self, path):
-    """Continues with the batch that came next when `save(path)` was called.
-
-    Raises:
-      DataError: no position was saved there, or it is of another pipeline: the message says what
-        differs.
-    """
-    import tensorflow as tf
-
-    try:
-      state = json.loads(pathlib.Path(f"{path}.json").read_text())
-    except (OSError, ValueError) as error:
-      raise DataError(f"{path}: holds no position in the data that can be read.") from error
-    saved, current = state["pipeline"], json.loads(json.dumps(self._fingerprint))
-    changed = [f"{name}: {_short(saved.get(name))} then, {_short(current.get(name))} now"
-               for name in current if saved.get(name) != current[name]]
-    if changed:
-      raise DataError(f"{path}: the position is of another data pipeline; {'; '.join(changed)}.")
-    try:
-      tf.train.Checkpoint(iterator=self._iterator).read(str(path)).assert_consumed()
-    except (tf.errors.OpError, AssertionError) as error:
-      raise DataError(f"{path}: the position does not fit this data pipeline, perhaps because "
-                      "t5jax or TensorFlow changed since. Resume with the versions it was saved "
-                      "with.") from error
-    self.epoch = state["epoch"]
-
-
-@contextlib.contextmanager
-def clean_errors():
-  """Turns errors that TensorFlow passes on from our readers back into a DataError of one line."""
-  import tensorflow as tf
-
-  try:
-    yield
-  except tf.errors.OpError as error:
-    found = re.search(r"DataError: (.*)", error.message)
-    if not found:
-      raise
-    raise DataError(found[1]) from None
 
 
 def _import_tensorflow():
@@ -331,13 +305,21 @@ def _silent_stderr():
     os.close(saved)
 
 
-def _sentencepiece(provider):
-  """The seqio vocabulary of a task's targets, which must be SentencePiece."""
+def sentencepiece_of(provider):
+  """Returns the seqio vocabulary of a task's targets; DataError unless it is SentencePiece."""
   vocabulary = provider.output_features["targets"].vocabulary
   if not hasattr(vocabulary, "sentencepiece_model_file"):
     raise DataError(f"task {provider.name!r}: its targets have a {type(vocabulary).__name__}; a "
                     "SentencePieceVocabulary is needed.")
   return vocabulary
+
+
+def _rows(setting, batch_size, process_index, process_count):
+  """The rows of a batch that are a host's."""
+  if batch_size % process_count:
+    raise SettingError(setting, batch_size, f"a multiple of the number of hosts, {process_count}")
+  count = batch_size // process_count
+  return slice(process_index * count, (process_index + 1) * count)
 
 
 def _module_exists(name):
@@ -357,8 +339,3 @@ def _install_vocabulary(source, target, extra_ids):
   partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
   shutil.copyfile(source, partial)
   os.replace(partial, target)
-
-
-def _short(value):
-  text = json.dumps(value)
-  return text if len(text) <= 80 else text[:77] + "..."

@@ -63,35 +63,38 @@ def random_spans_helper(inputs_length, noise_density=0.15, mean_noise_span_lengt
   return length, corrupted_lengths(length, *settings)[1]
 
 
-def check_span_lengths(feature_lengths, num_sentinels, noise_density=0.15,
-                       mean_noise_span_length=3.0):
-  """Refuses settings of span corruption that do not fit together.
+def longest_segment(feature_lengths, noise_density=0.15, mean_noise_span_length=3.0):
+  """Returns the tokens per segment, before corruption, that fill the inputs.
 
   Args:
     feature_lengths: {"inputs": int, "targets": int}.
-    num_sentinels: sentinel ids in the vocabulary.
     noise_density: fraction of the tokens to corrupt.
     mean_noise_span_length: tokens per corrupted span.
 
-  Returns:
-    Tokens per segment, before corruption.
-
   Raises:
-    SettingError: names the setting and what would fit.
+    SettingError: a length is missing, or the targets are too short.
   """
-  for name in ("inputs", "targets"):
-    if name not in feature_lengths:
-      raise SettingError("feature_lengths", feature_lengths, f"a length for {name!r}")
-  inputs, targets = feature_lengths["inputs"], feature_lengths["targets"]
+  inputs, targets = require_lengths(feature_lengths)
   length, needed = random_spans_helper(inputs, noise_density, mean_noise_span_length)
   if needed > targets:
     raise SettingError("feature_lengths['targets']", targets,
                        f">= {needed}, which inputs of {inputs} give at noise_density "
                        f"{noise_density} and mean_noise_span_length {mean_noise_span_length}")
-  num_spans = noise_counts(length, noise_density, mean_noise_span_length)[1]
+  return length
+
+
+def require_lengths(feature_lengths):
+  """Returns the lengths of (inputs, targets); raises SettingError where one is not given."""
+  for name in ("inputs", "targets"):
+    if name not in feature_lengths:
+      raise SettingError("feature_lengths", feature_lengths, f"a length for {name!r}")
+  return feature_lengths["inputs"], feature_lengths["targets"]
+
+
+def require_sentinels(num_spans, num_sentinels, inputs_length):
+  """Raises SettingError where inputs of a length have more spans than there are sentinels."""
   if num_spans > num_sentinels:
-    raise SettingError("feature_lengths['inputs']", inputs,
+    raise SettingError("feature_lengths['inputs']", inputs_length,
                        f"fewer tokens, a larger mean_noise_span_length or a smaller noise_density: "
                        f"{num_spans} spans need as many sentinels, the vocabulary has "
-                       f"{num_sentinels}")
-  return length
+                       f"{num_sentinels} free")

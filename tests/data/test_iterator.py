@@ -1,5 +1,6 @@
 """Batches, their position and their determinism; hosts; errors before and behind TensorFlow."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from t5jax.data import features
 from t5jax.data.iterator import TaskData
+from t5jax.data.objectives import SpanCorruption
 from t5jax.data.spans import random_spans_helper
 from t5jax.data.text_files import DataError
 from t5jax.settings import SettingError
@@ -263,10 +265,11 @@ def test_wrong_preprocessors_are_named(output_features_of, tmp_path):
 
   (tmp_path / "a.txt").write_text("text\nmore", encoding="utf-8")
   source = TextSource(TextFiles((str(tmp_path / "a.txt"),)))
+  pretrain = functools.partial(preprocessors.pretrain, objective=SpanCorruption())
   for name, steps, problem in (
-      ("wrong_order", [preprocessors.span_corruption], "'wrong_order'.*step span_corruption: "
-       "expected feature 'targets'.*present: 'text'"),
-      ("no_inputs", [preprocessors.tokenize_and_concat], "'no_inputs'.*inputs")):
+      ("wrong_order", [pretrain, pretrain], "'wrong_order'.*step pretrain: expected feature 'text'"
+       ".*present: 'inputs' of int32"),
+      ("no_inputs", [], "'no_inputs'.*inputs")):
     if name not in seqio.TaskRegistry.names():
       seqio.TaskRegistry.add(name, source=source, preprocessors=steps,
                              output_features=output_features_of)
@@ -315,7 +318,7 @@ from t5jax.data.iterator import TaskData
 from t5jax.data.spans import random_spans_helper
 from t5jax.tasks import c4, demo, text
 begin = time.monotonic()
-corpus = text.TextCorpus({str(corpus_file)!r}, vocab_file={str(vocab_file)!r})
+corpus = text.TextCorpus(files={str(corpus_file)!r}, vocab_file={str(vocab_file)!r})
 TaskData(corpus, {LENGTHS!r}, 4).check()
 TaskData(demo.demo_corpus(), {LENGTHS!r}, 4).check()
 assert time.monotonic() - begin < 1

@@ -1,13 +1,12 @@
-"""Span corruption: equal to t5's, reversible at any length, nothing padded, nothing dropped."""
+"""Documents to segments to examples: nothing padded, nothing dropped, lengths as t5 computes them."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies
 
 from t5jax.data import spans
-from t5jax.settings import SettingError
+from t5jax.data.objectives import PrefixLM, SpanCorruption
 
-FIRST_SENTINEL = 499
 LENGTHS = {"inputs": 64, "targets": 20}
 
 
@@ -29,50 +28,6 @@ def output_features(vocabulary):
 
   feature = seqio.Feature(vocabulary.seqio())
   return {"inputs": feature, "targets": feature}
-
-
-@pytest.fixture(scope="session")
-def corrupt(preprocessors):
-  """Compiled once: (tokens, density, span length, seed) -> (inputs, targets), without EOS."""
-  import tensorflow as tf
-
-  @tf.function(input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.float32),
-                                tf.TensorSpec([], tf.float32), tf.TensorSpec([2, 2], tf.int32)])
-  def function(tokens, density, span, seeds):
-    mask = preprocessors.random_spans_noise_mask(tf.size(tokens), density, tf.unstack(seeds), span)
-    return (preprocessors.spans_to_sentinels(tokens, mask, FIRST_SENTINEL),
-            preprocessors.spans_to_sentinels(tokens, ~mask, FIRST_SENTINEL))
-
-  return function
-
-
-def splice(inputs, targets, num_spans, first_sentinel=FIRST_SENTINEL):
-  """Puts the spans of the targets back in place of the sentinels of the inputs."""
-  sentinels = [first_sentinel - i for i in range(num_spans + 1)]
-  taken, current = {}, None
-  for token in targets:
-    if token in sentinels:
-      current = taken.setdefault(token, [])
-    else:
-      current.append(token)
-  return [t for token in inputs for t in (taken[token] if token in sentinels else [token])]
-
-
-@settings(max_examples=300, deadline=None)
-@given(length=strategies.integers(1, 600), density=strategies.floats(0.1, 0.5),
-       span=strategies.floats(1, 10), seed=strategies.integers(0, 2**31 - 3))
-def test_splices_back_at_any_length(corrupt, length, density, span, seed):
-  import tensorflow as tf
-
-  # Ids 0 to 2 stand among the others: pad, EOS and unknown in a text change nothing. The sentinels
-  # lie far enough above that 300 of them stay clear of the tokens.
-  tokens = np.random.default_rng(seed).integers(0, 100, length).astype(np.int32)
-  seeds = tf.constant([[seed, 1], [seed, 2]], tf.int32)
-  inputs, targets = (x.numpy().tolist() for x in corrupt(tokens, density, span, seeds))
-  num_noise, num_spans = spans.noise_counts(length, density, span)
-  assert splice(inputs, targets, num_spans) == tokens.tolist()
-  if length > 1:
-    assert (len(inputs) + 1, len(targets) + 1) == spans.corrupted_lengths(length, density, span)
 
 
 def test_lengths_of_the_papers():
@@ -102,49 +57,6 @@ def test_no_segment_outgrows_the_features(inputs, density, span):
     assert lengths[0] <= inputs and lengths[1] <= targets
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 10, 50, 141, 568])
-@pytest.mark.parametrize("density, span", [(0.15, 3.0), (0.5, 3.0), (0.3, 8.0)])
-def test_mask_and_sentinels_equal_t5(preprocessors, oracle, output_features, length, density, span):
-  import tensorflow as tf
-
-  vocabulary = output_features["targets"].vocabulary
-  for seed in range(5):
-    seeds = tf.constant([[seed, 7], [seed, 8]], tf.int32)
-    mask = preprocessors.random_spans_noise_mask(length, density, seeds, span)
-    expected = oracle.random_spans_noise_mask(length, density, seeds, span)
-    np.testing.assert_array_equal(mask, expected)
-    tokens = tf.range(3, 3 + length)
-    for ours, theirs in ((mask, oracle.noise_span_to_unique_sentinel),
-                         (~mask, oracle.nonnoise_span_to_unique_sentinel)):
-      np.testing.assert_array_equal(
-          preprocessors.spans_to_sentinels(tokens, ours, vocabulary.vocab_size - 1),
-          theirs(tokens, mask, vocabulary, seeds))
-
-
-def test_examples_equal_t5_for_the_same_seed(preprocessors, oracle, output_features):
-  """The whole last step, seeds included: t5's denoise with seqio's EOS against ours."""
-  import functools
-
-  import seqio
-  import tensorflow as tf
-
-  tokens = np.random.default_rng(0).integers(3, 400, [6, 70]).astype(np.int32)
-  dataset = tf.data.Dataset.from_tensor_slices({"targets": tokens})
-  with seqio.utils.map_seed_manager(5):
-    ours = list(preprocessors.span_corruption(
-        dataset, output_features, LENGTHS).as_numpy_iterator())
-  with seqio.utils.map_seed_manager(5):
-    theirs = oracle.denoise(
-        dataset, output_features, noise_density=0.15,
-        inputs_fn=oracle.noise_span_to_unique_sentinel,
-        targets_fn=oracle.nonnoise_span_to_unique_sentinel,
-        noise_mask_fn=functools.partial(oracle.random_spans_noise_mask, mean_noise_span_length=3.0))
-    theirs = seqio.preprocessors.append_eos(theirs, output_features)
-  for mine, reference in zip(ours, theirs.as_numpy_iterator(), strict=True):
-    np.testing.assert_array_equal(mine["inputs"], reference["inputs"])
-    np.testing.assert_array_equal(mine["targets"], reference["targets"])
-
-
 def documents_dataset(texts, passes=1):
   import tensorflow as tf
 
@@ -153,75 +65,91 @@ def documents_dataset(texts, passes=1):
   return dataset.repeat(passes)
 
 
+def cut(preprocessors, dataset, output_features):
+  """Segments one by one, with their epochs."""
+  length, _ = spans.random_spans_helper(LENGTHS["inputs"])
+  groups = preprocessors.tokenize(dataset, output_features["targets"].vocabulary)
+  return [(tokens, int(epoch)) for group in
+          preprocessors.cut_segments(groups, length).as_numpy_iterator()
+          for tokens, epoch in zip(group["tokens"], group["epoch"], strict=True)]
+
+
+def pretrain(preprocessors, dataset, output_features, seed=0, objective=SpanCorruption()):
+  import seqio
+
+  with seqio.utils.map_seed_manager(seed):
+    return list(preprocessors.pretrain(
+        dataset, output_features, LENGTHS, objective).as_numpy_iterator())
+
+
 def test_segments_are_full_and_hold_every_token(preprocessors, output_features, vocabulary):
   texts = [f"{i} øen ligger ved havet " * (1 + i % 40) for i in range(300)]
-  segments = list(preprocessors.tokenize_and_concat(
-      documents_dataset(texts, passes=2), output_features, LENGTHS).as_numpy_iterator())
+  segments = cut(preprocessors, documents_dataset(texts, passes=2), output_features)
   length, _ = spans.random_spans_helper(LENGTHS["inputs"])
-  assert all(len(s["targets"]) == length for s in segments[:-1])
-  assert 0 < len(segments[-1]["targets"]) <= length
-  tokens = np.concatenate([s["targets"] for s in segments])
+  assert all(len(tokens) == length for tokens, _ in segments[:-1])
+  assert 0 < len(segments[-1][0]) <= length
+  tokens = np.concatenate([tokens for tokens, _ in segments])
   once = np.concatenate([vocabulary.encode(text) for text in texts])
   np.testing.assert_array_equal(tokens, np.tile(once, 2))
   # The epoch is that of a segment's last token.
-  ends = np.cumsum([len(s["targets"]) for s in segments]) - 1
-  assert [int(s["epoch"]) for s in segments] == [int(end >= len(once)) for end in ends]
+  ends = np.cumsum([len(tokens) for tokens, _ in segments]) - 1
+  assert [epoch for _, epoch in segments] == [int(end >= len(once)) for end in ends]
 
 
 def test_passes_over_a_single_document_are_counted(preprocessors, output_features):
-  segments = preprocessors.tokenize_and_concat(
-      documents_dataset(["øen ligger ved havet " * 60], passes=4), output_features, LENGTHS)
-  epochs = [int(s["epoch"]) for s in segments.as_numpy_iterator()]
+  dataset = documents_dataset(["øen ligger ved havet " * 60], passes=4)
+  epochs = [epoch for _, epoch in cut(preprocessors, dataset, output_features)]
   assert epochs == sorted(epochs) and set(epochs) == {0, 1, 2, 3}
 
 
-def test_giant_documents_give_one_random_chunk(preprocessors, output_features, vocabulary):
-  import seqio
+def test_short_documents_are_merged_and_splice_back(preprocessors, output_features, vocabulary):
+  """Single words become full examples, whose inputs and targets hold every token in order."""
+  texts = [f"øen{i}" for i in range(500)]
+  examples = pretrain(preprocessors, documents_dataset(texts), output_features)
+  first = vocabulary.sentinel_id(0)
+  tokens = []
+  for example in examples:
+    spans_of = {}
+    for token in example["targets"][:-1].tolist():
+      if token >= vocabulary.num_pieces:
+        current = spans_of.setdefault(token, [])
+      else:
+        current.append(token)
+    assert list(spans_of) == [first - i for i in range(len(spans_of))]
+    for token in example["inputs"][:-1].tolist():
+      tokens += spans_of.get(token, [token])
+    assert example["inputs"][-1] == example["targets"][-1] == 1
+  assert tokens == [i for text in texts for i in vocabulary.encode(text)]
+  assert all(len(x["inputs"]) == LENGTHS["inputs"] for x in examples[:-1])
 
-  giant = " ".join(str(i) for i in range(400))
-  ids = vocabulary.encode(giant)
-  starts = set()
-  for seed in range(8):
-    with seqio.utils.map_seed_manager(seed):
-      segments = preprocessors.tokenize_and_concat(
-          documents_dataset(["kort", giant]), output_features, LENGTHS, max_document_tokens=100)
-    tokens = np.concatenate([s["targets"] for s in segments.as_numpy_iterator()]).tolist()
-    short = vocabulary.encode("kort")
-    assert tokens[:len(short)] == short
-    chunk = tokens[len(short):]
-    start, = [s for s in range(0, len(ids), 100) if ids[s:s + 100] == chunk]
-    starts.add(start)
-  assert len(starts) > 2
+
+def test_masks_follow_the_seed(preprocessors, output_features):
+  texts = [f"{i} øen ligger ved havet" for i in range(50)]
+  first, again, other = (pretrain(preprocessors, documents_dataset(texts), output_features, seed)
+                         for seed in (1, 1, 2))
+  assert all((a["inputs"] == b["inputs"]).all() for a, b in zip(first, again, strict=True))
+  assert any((a["inputs"] != b["inputs"]).any() for a, b in zip(first, other, strict=True))
+
+
+def test_rows_of_unequal_length_lose_their_padding(preprocessors, output_features):
+  examples = pretrain(preprocessors, documents_dataset(["øen ligger ved havet " * 200]),
+                      output_features, objective=PrefixLM())
+  assert len({len(x["targets"]) for x in examples}) > 3
+  assert all((x[name] >= 0).all() for x in examples for name in ("inputs", "targets"))
 
 
 def test_literal_sentinels_in_text_stay_text(preprocessors, output_features, vocabulary):
-  dataset = preprocessors.tokenize_and_concat(
-      documents_dataset(["<extra_id_3> </s> <pad>"]), output_features, LENGTHS)
-  tokens = next(dataset.as_numpy_iterator())["targets"]
+  dataset = documents_dataset(["<extra_id_3> </s> <pad>"])
+  tokens = np.concatenate([t for t, _ in cut(preprocessors, dataset, output_features)])
   assert tokens.min() > 1 and tokens.max() < vocabulary.num_pieces
 
 
-def test_wrong_order_is_named(preprocessors, output_features):
+def test_tokens_instead_of_text_are_named(preprocessors, output_features):
   import tensorflow as tf
 
   from t5jax.data.text_files import DataError
 
-  raw = documents_dataset(["text"])
-  with pytest.raises(DataError, match="step span_corruption: expected feature 'targets' of int32 "
-                                      "and rank 1; present: 'text' of string"):
-    preprocessors.span_corruption(raw, output_features, LENGTHS)
   tokens = tf.data.Dataset.from_tensors({"targets": [3, 4]})
-  with pytest.raises(DataError, match="step tokenize_and_concat: expected feature 'text'"):
-    preprocessors.tokenize_and_concat(tokens, output_features, LENGTHS)
-
-
-@pytest.mark.parametrize("lengths, noise, problem", [
-    ({"inputs": 512, "targets": 113}, {}, r"\['targets'\] = 113.*>= 114"),
-    ({"inputs": 4096, "targets": 4096}, {}, r"\['inputs'\] = 4096.*227 spans.*has 100"),
-    ({"inputs": 512}, {}, "a length for 'targets'"),
-    ({"inputs": 2, "targets": 9}, {}, "inputs_length = 2"),
-    ({"inputs": 64, "targets": 64}, {"noise_density": 0.0}, "noise_density = 0.0"),
-    ({"inputs": 64, "targets": 64}, {"mean_noise_span_length": 0.5}, "mean_noise_span_length")])
-def test_lengths_that_do_not_fit_are_refused(lengths, noise, problem):
-  with pytest.raises(SettingError, match=problem):
-    spans.check_span_lengths(lengths, 100, **noise)
+  with pytest.raises(DataError, match="step pretrain: expected feature 'text' of string and rank "
+                                      "0; present: 'targets' of int32"):
+    preprocessors.pretrain(tokens, output_features, LENGTHS, SpanCorruption())

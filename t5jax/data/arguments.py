@@ -1,0 +1,57 @@
+"""How the tools that look at data are told which: by the flags of a run, or by a task's name."""
+
+import importlib
+
+from t5jax.data.iterator import TaskData
+from t5jax.settings import SettingError
+
+
+def add_arguments(parser):
+  """Adds the flags to an argparse parser; --gin.NAME=value are left over by parse_known_args."""
+  parser.add_argument("--gin_file", action="append", metavar="FILE",
+                      help="the configuration of a run, with its --gin.NAME=value")
+  parser.add_argument("--task", metavar="NAME", help="instead: a registered task, or a corpus of "
+                      "t5jax.tasks such as danish.dynaword")
+  parser.add_argument("--module", help="to import first, which registers --task")
+  parser.add_argument("--vocab_file", help="SentencePiece model of a corpus of t5jax.tasks")
+  parser.add_argument("--input_length", type=int, default=512, help="tokens of the inputs of --task")
+  parser.add_argument("--target_length", type=int, default=114, help="tokens of its targets")
+
+
+def task_data(options, rest):
+  """Builds what the flags stand for.
+
+  Args:
+    options: namespace of the flags.
+    rest: the arguments left over: --gin.NAME=value.
+
+  Returns:
+    TaskData.
+
+  Raises:
+    ValueError: names the flag that is wrong.
+  """
+  if unknown := [flag for flag in rest if not flag.startswith("--gin.")]:
+    raise SettingError("argument", unknown[0], "--gin.NAME=value, or a flag that --help shows")
+  if bool(options.gin_file) == bool(options.task):
+    raise SettingError("--task", options.task, "either --gin_file or --task")
+  if options.gin_file:
+    from t5jax import config
+
+    bindings = [flag.removeprefix("--gin.") for flag in rest]
+    return config.build("t5jax.trainer.Trainer", options.gin_file, bindings)[0].data
+  lengths = {"inputs": options.input_length, "targets": options.target_length}
+  return TaskData(task=_task(options), module=options.module, feature_lengths=lengths,
+                  batch_size=1)
+
+
+def _task(options):
+  module, _, name = options.task.rpartition(".")
+  if options.module or not module:
+    return options.task
+  try:
+    corpus = getattr(importlib.import_module(f"t5jax.tasks.{module}"), name)
+  except (ImportError, AttributeError) as error:
+    raise SettingError("--task", options.task, "a corpus of t5jax.tasks, such as danish.dynaword, "
+                       "or the name of a task that --module registers") from error
+  return corpus(vocab_file=options.vocab_file) if options.vocab_file else corpus()

@@ -1,0 +1,85 @@
+"""Batches from a tf.data pipeline that tokenises and masks as it goes, with an exact position."""
+
+import contextlib
+import re
+import weakref
+
+import numpy as np
+
+from t5jax.data import features, position
+from t5jax.data.text_files import DataError
+
+
+class OnlineIterator:
+  """Batches of NumPy arrays, with a position that can be saved and restored.
+
+  Attributes:
+    epoch: the pass over the data that the last batch belongs to, from 0, by its median where a
+      shuffle buffer larger than a pass mixes several; None before the first batch, and where the
+      task does not count passes.
+  """
+
+  def __init__(self, batches, fingerprint):
+    """Wraps a tf.data.Dataset of padded {"inputs", "targets"}, and what identifies it."""
+    # TensorFlow's threads call Python to read the files. Were the iterator alive when Python
+    # shuts down, each would wait for the other for ever: it goes before, by finalize's atexit.
+    alive = [iter(batches)]
+    weakref.finalize(self, alive.clear)
+    self._alive = alive
+    self._fingerprint = fingerprint
+    self.epoch = None
+
+  @property
+  def _iterator(self):
+    return self._alive[0]
+
+  def __iter__(self):
+    return self
+
+  def __next__(self):
+    with clean_errors():
+      batch = next(self._iterator)
+    batch = features.to_model_batch({name: x.numpy() for name, x in batch.items()})
+    if "epoch" in batch:
+      self.epoch = int(np.median(batch["epoch"]))
+    return batch
+
+  def save(self, path):
+    """Writes the position behind the last batch, as files whose names begin with `path`."""
+    import tensorflow as tf
+
+    with clean_errors():
+      tf.train.Checkpoint(iterator=self._iterator).write(str(path))
+    position.write(path, self._fingerprint, epoch=self.epoch)
+
+  def restore(self, path):
+    """Continues with the batch that came next when `save(path)` was called.
+
+    Raises:
+      DataError: no position was saved there, or it is of another pipeline: the message says what
+        differs.
+    """
+    import tensorflow as tf
+
+    state = position.read(path, self._fingerprint)
+    try:
+      tf.train.Checkpoint(iterator=self._iterator).read(str(path)).assert_consumed()
+    except (tf.errors.OpError, AssertionError) as error:
+      raise DataError(f"{path}: the position does not fit this data pipeline, perhaps because "
+                      "t5jax or TensorFlow changed since. Resume with the versions it was saved "
+                      "with.") from error
+    self.epoch = state["epoch"]
+
+
+@contextlib.contextmanager
+def clean_errors():
+  """Turns errors that TensorFlow passes on from our readers back into a DataError of one line."""
+  import tensorflow as tf
+
+  try:
+    yield
+  except tf.errors.OpError as error:
+    found = re.search(r"DataError: (.*)", error.message)
+    if not found:
+      raise
+    raise DataError(found[1]) from None
