@@ -31,7 +31,7 @@ def main(arguments=None):
                       help="that read; tokenising uses all cores in any case")
   options, rest = parser.parse_known_args(arguments)
   check_numbers("cache_task", processes=(options.processes, AT_LEAST_ONE))
-  data = data_arguments.task_data(options, rest)
+  data, _ = data_arguments.task_data(options, rest)
   cache_dir = options.cache_dir or data.cache_dir
   if cache_dir is None:
     raise SettingError("--cache_dir", None, "a folder, here or as --gin.CACHE_DIR")

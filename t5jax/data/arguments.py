@@ -26,7 +26,7 @@ def task_data(options, rest):
     rest: the arguments left over: --gin.NAME=value.
 
   Returns:
-    TaskData.
+    (TaskData, folder of the run that it belongs to, or None).
 
   Raises:
     ValueError: names the flag that is wrong.
@@ -39,10 +39,11 @@ def task_data(options, rest):
     from t5jax import config
 
     bindings = [flag.removeprefix("--gin.") for flag in rest]
-    return config.build("t5jax.trainer.Trainer", options.gin_file, bindings)[0].data
+    trainer, _ = config.build("t5jax.trainer.Trainer", options.gin_file, bindings)
+    return trainer.data, trainer.model_dir
   lengths = {"inputs": options.input_length, "targets": options.target_length}
   return TaskData(task=_task(options), module=options.module, feature_lengths=lengths,
-                  batch_size=1)
+                  batch_size=1), None
 
 
 def _task(options):

@@ -15,7 +15,7 @@ import sys
 import typing
 
 from t5jax.data import cached, features
-from t5jax.data.online import OnlineIterator
+from t5jax.data.online import OnlineIterator, clean_errors
 from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
 from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, SettingError, check_settings, nearest
@@ -162,6 +162,30 @@ class TaskData:
       raise DataError(f"task {self.name!r}: the validation split is empty.")
     return [{name: x[rows] for name, x in batch.items()} for batch in whole]
 
+  def raw_texts(self, split):
+    """Yields the documents of a split as str; string features side by side where there are more."""
+    for task in self.tasks(split):
+      documents = task.source.get_dataset(split, shuffle=False)
+      with clean_errors():
+        for document in documents.as_numpy_iterator():
+          texts = [x.decode(errors="replace") for x in document.values() if isinstance(x, bytes)]
+          yield "\n".join(texts)
+
+  def examples(self, split, stretch=1):
+    """Yields (inputs, targets), int32 [tokens] each, unpadded, of one unshuffled pass.
+
+    Args:
+      split: of the task.
+      stretch: factor of the feature lengths for tasks other than pretraining, to see what they cut.
+    """
+    lengths = self.feature_lengths
+    if not self._is_pretraining():
+      lengths = {name: stretch * length for name, length in lengths.items()}
+    data = dataclasses.replace(self, feature_lengths=lengths)
+    with clean_errors():
+      for x in data._dataset(split, num_epochs=1, seed=_EVAL_SEED, shuffle=False).as_numpy_iterator():
+        yield x["inputs"], x["targets"]
+
   def unigram_entropy(self, batches):
     """Returns the entropy of the target tokens of batches, in nats per token."""
     return features.unigram_entropy(batches)
@@ -197,8 +221,9 @@ class TaskData:
 
   def _has_own_cache(self):
     """Whether to read a cache of ours; tasks other than pretraining have seqio's."""
-    if not self.use_cached:
-      return False
+    return self.use_cached and self._is_pretraining()
+
+  def _is_pretraining(self):
     from t5jax.data import preprocessors
 
     return all(preprocessors.objective_of(task) is not None for task in self.tasks("train"))
@@ -227,17 +252,18 @@ class TaskData:
     return {"task": self.name, "feature_lengths": dict(self.feature_lengths), "seed": self.seed,
             "cached": examples.fingerprint}
 
-  def _dataset(self, split, num_epochs, seed, shard_info=None):
+  def _dataset(self, split, num_epochs, seed, shard_info=None, shuffle=None):
     """The tf.data pipeline of single examples."""
     import seqio
 
     self.tasks(split)
     provider = self._registered()
-    if self.use_cached:
+    if use_cached := self.use_cached and not self._is_pretraining():
       seqio.add_global_cache_dirs([os.path.expanduser(self.cache_dir)])
-    options = dict(sequence_length=self.feature_lengths, split=split, shuffle=split == "train",
-                   seed=seed, shard_info=shard_info, num_epochs=num_epochs,
-                   use_cached=self.use_cached)
+    options = dict(sequence_length=self.feature_lengths, split=split,
+                   shuffle=split == "train" if shuffle is None else shuffle, seed=seed,
+                   shard_info=shard_info, num_epochs=num_epochs,
+                   use_cached=use_cached)
     if isinstance(provider, seqio.Mixture):
       options["passthrough_features"] = ["epoch"]
     else:

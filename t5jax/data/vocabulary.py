@@ -133,6 +133,12 @@ class Vocabulary:
     ids = self.encode(text)
     return ids.count(self.unk_id) / max(len(ids), 1)
 
+  def unknown_parts(self, text):
+    """Returns the parts of a text, as list of str, that become the unknown id."""
+    ids = self._processor.encode(text)
+    pieces = self._processor.encode(text, out_type=str)
+    return [piece.lstrip("\u2581") for i, piece in zip(ids, pieces) if i == self.unk_id]
+
   @functools.cached_property
   def _seqio(self):
     import seqio
