@@ -300,7 +300,9 @@ class TaskData:
     for task in getattr(provider, "tasks", None) or [provider]:
       for shard in task.source.list_shards("train"):
         size = os.path.getsize(shard) if os.path.exists(shard) else 0
-        shards[f"{task.name}/{os.path.basename(shard)}"] = size
+        # A file of the hub is told apart by its commit, a local one by its size.
+        name = shard if "://" in shard else os.path.basename(shard)
+        shards[f"{task.name}/{name}"] = size
     return {"task": provider.name, "feature_lengths": dict(self.feature_lengths),
             "batch_size": self.batch_size, "seed": self.seed,
             "shuffle_buffer_size": self.shuffle_buffer_size, "vocabulary": vocabulary.sha256,

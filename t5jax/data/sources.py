@@ -77,6 +77,9 @@ class TextSource(seqio.DataSource):
       indices = indices.shard(shard_info.num_shards, shard_info.index)
     if shuffle:
       indices = indices.shuffle(num_files, seed=seed, reshuffle_each_iteration=True)
+    if files.fetch is not None:
+      # The next file is fetched while the one before is read.
+      indices = indices.map(functools.partial(_fetch, files)).prefetch(1)
     num_open = 2 if files.fetch is not None else min(num_files, _OPEN_FILES)
     texts = indices.interleave(functools.partial(self._blocks, split), cycle_length=num_open,
                                block_length=1).unbatch()
@@ -107,8 +110,19 @@ class TextSource(seqio.DataSource):
     return blocks.take_while(lambda _, more: more).map(lambda texts, _: texts)
 
 
+def _fetch(files, index):
+  def fetch(index):
+    files.fetch(files.paths[index])
+    return index
+
+  return tf.ensure_shape(tf.numpy_function(fetch, [index], tf.int64, stateful=False), [])
+
+
 class NumberedSource(seqio.DataSource):
-  """Another seqio source, reduced to its text and with its documents numbered as in TextSource."""
+  """Another seqio source, reduced to its text and with its documents numbered as in TextSource.
+
+  Documents of white space only are dropped.
+  """
 
   def __init__(self, source, field="text"):
     """Wraps a source whose elements hold a string `field`."""
@@ -131,7 +145,30 @@ class NumberedSource(seqio.DataSource):
     del sequence_length, use_cached, num_epochs
     dataset = self._source.get_dataset(split=split, shuffle=shuffle, seed=seed,
                                        shard_info=shard_info)
-    return _numbered(dataset.map(lambda x: x[self._field]))
+    texts = dataset.map(lambda x: x[self._field])
+    return _numbered(texts.filter(lambda text: tf.strings.length(tf.strings.strip(text)) > 0))
+
+
+def tfrecord_source(train_files, validation_files, field="text"):
+  """Reads TFRecord files of tf.train.Example, as TFDS and Beam write them.
+
+  Args:
+    train_files: path or glob pattern, or a list of them.
+    validation_files: the same for the validation split.
+    field: the bytes feature that holds the text, in UTF-8.
+
+  Returns:
+    NumberedSource with the splits train and validation.
+
+  Raises:
+    DataError: there are no such files.
+  """
+  patterns = {"train": train_files, "validation": validation_files}
+  for pattern in patterns.values():
+    if not tf.io.gfile.glob(pattern):
+      raise DataError(f"{pattern}: there are no such files.")
+  features = {field: tf.io.FixedLenFeature([], tf.string)}
+  return NumberedSource(seqio.TFExampleDataSource(patterns, features), field)
 
 
 def _numbered(texts):

@@ -1,34 +1,29 @@
-"""Documents from local text files, by pure functions of (file, offset), without TensorFlow.
+"""Documents from local files, by pure functions of (file, offset), without TensorFlow.
 
 A file is read in blocks: `TextFiles.read(index, offset)` returns the whole documents that start at
-a byte offset, and the offset at which the next block starts. A position in the corpus is therefore
+an offset, and the offset at which the next block starts. A position in the corpus is therefore
 two numbers, which tf.data saves and restores exactly, and any block can be read again.
 """
 
 import dataclasses
+import functools
 import glob
-import gzip
-import json
 import logging
 import os
 import pathlib
-import re
 import threading
 import typing
-import zlib
 
+from t5jax.data import formats, streams
+from t5jax.data.formats import Problem, kind_of
+from t5jax.data.streams import DataError
 from t5jax.settings import SettingError, check_settings, nearest
 
-BLOCK_BYTES = 1 << 16
-_GZIP_MAGIC = b"\x1f\x8b"
-_BLANK = " \t\r\f\v"  # What makes a line blank, as bytes and as text alike.
+__all__ = ["Block", "DataError", "TextFiles", "find_files", "kind_of"]
+
 _CHECKED_FILES = 64
 
 logger = logging.getLogger(__name__)
-
-
-class DataError(ValueError):
-  """Input data cannot be used; the message, one line, names the file, line or step at fault."""
 
 
 class Block(typing.NamedTuple):
@@ -36,16 +31,18 @@ class Block(typing.NamedTuple):
 
   Attributes:
     texts: list of str, none of them only whitespace.
-    next_offset: where the next block starts, in bytes of the uncompressed file; equal to the
-      offset of this one at the end of the file.
+    next_offset: where the next block starts, in bytes of the uncompressed file, or in rows of a
+      parquet file; equal to the offset of this one at the end of the file.
     num_blank: whitespace-only documents that were dropped.
     num_replaced: undecodable sequences that became U+FFFD.
+    num_skipped: records, or ends of files, that could not be used.
   """
 
   texts: list
   next_offset: int
-  num_blank: int
-  num_replaced: int
+  num_blank: int = 0
+  num_replaced: int = 0
+  num_skipped: int = 0
 
 
 def find_files(patterns, setting="files"):
@@ -59,7 +56,7 @@ def find_files(patterns, setting="files"):
     A sorted tuple of paths without duplicates.
 
   Raises:
-    SettingError: a pattern matches no file, or a file is of no known kind.
+    SettingError: a pattern matches no file.
   """
   patterns = [patterns] if isinstance(patterns, (str, os.PathLike)) else list(patterns)
   if not patterns:
@@ -72,18 +69,7 @@ def find_files(patterns, setting="files"):
     if not matches:
       raise SettingError(setting, os.fspath(pattern), _where_to_look(path))
     found.update(matches)
-  for path in sorted(found):
-    if kind_of(path) is None:
-      raise SettingError(setting, path, "a .txt or .jsonl file, or one of these with .gz after it")
   return tuple(sorted(found))
-
-
-def kind_of(path):
-  """Returns "text" or "json" by a file's name, None where the name says neither."""
-  name = os.fspath(path).removesuffix(".gz")
-  if name.endswith(".txt"):
-    return "text"
-  return "json" if name.endswith((".jsonl", ".json")) else None
 
 
 def _where_to_look(path):
@@ -99,28 +85,34 @@ def _where_to_look(path):
 
 @dataclasses.dataclass(frozen=True)
 class TextFiles:
-  """Text files of one format, read as documents.
+  """Text files, read as documents: text, JSON lines, CSV or parquet, also .gz or .zst.
 
-  Records end at a line feed and nowhere else; the carriage return of CRLF and a byte order mark are
-  dropped, and so are documents of whitespace only, which are counted. In JSON lines (.jsonl, .json)
-  only `field` is looked at.
+  What a file holds is known by its name or, where that says nothing, by its content. Text records
+  end at a line feed and nowhere else; the carriage return of CRLF and a byte order mark are
+  dropped, and so are documents of whitespace only, which are counted. Of rows only `field` is
+  looked at.
 
   Attributes:
-    paths: file names; .gz is decompressed.
-    documents: of .txt files, "line" for a document a line, or "blank_line" for blocks of lines
-      between blank ones, kept with their inner line feeds.
-    field: the field of a JSON row that holds the text.
+    paths: file names.
+    documents: of text, "line" for a document a line, "blank_line" for blocks of lines between
+      blank ones, kept with their inner line feeds, "file" for the whole file as one document.
+    field: the field of a row, or column, that holds the text.
     encoding: of the bytes; any that keeps the line feed a single byte.
     errors: "strict" refuses undecodable bytes, "replace" turns them into U+FFFD and counts them.
+    on_error: "refuse" raises on a record that cannot be used; "skip" leaves it out and counts it,
+      or the rest of the file, where that cannot be read.
     fetch: maps one of `paths` to a file on this machine, downloading it if need be.
+    transform: maps a document to what is kept of it.
   """
 
   paths: tuple
-  documents: typing.Literal["line", "blank_line"] = "line"
+  documents: typing.Literal["line", "blank_line", "file"] = "line"
   field: str = "text"
   encoding: str = "utf-8"
   errors: typing.Literal["strict", "replace"] = "strict"
+  on_error: typing.Literal["refuse", "skip"] = "refuse"
   fetch: typing.Any = None
+  transform: typing.Any = None
 
   def __post_init__(self):
     check_settings(self)
@@ -133,30 +125,77 @@ class TextFiles:
                          "utf-8, latin-1, cp1252 or another encoding in which a line feed is one "
                          "byte (convert UTF-16 to UTF-8 first)")
     object.__setattr__(self, "_tally", _Tally())
+    object.__setattr__(self, "_kind_of", functools.cache(kind_of))
+    object.__setattr__(self, "_csv_header", functools.cache(formats.csv_header))
+
+  def __reduce__(self):
+    values = tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+    return type(self), values  # Without counts and caches.
 
   def read(self, index, offset):
-    """Reads the documents that start at a byte offset of a file.
+    """Reads the documents that start at an offset of a file.
 
     Args:
       index: position in `paths`.
       offset: 0, or the `next_offset` of an earlier block.
 
     Returns:
-      A Block of about 64 KiB, or of one document where that is longer.
+      A Block of about 256 KiB, or of one document where that is longer; of 256 rows of parquet.
 
     Raises:
       DataError: names the file, and where it can, the line and the byte.
     """
     path = self._local(index)
     try:
-      data = _read_block(path, offset, self.documents == "blank_line" and kind_of(path) == "text")
-    except (OSError, EOFError, zlib.error) as error:
-      raise DataError(f"{path}: cannot be read: {_one_line(error)}") from error
-    text, num_replaced = self._decode(path, offset, data)
-    texts, num_blank = self._split(path, offset, text)
-    block = Block(texts, offset + len(data), num_blank, num_replaced)
+      block = self._read(path, offset)
+    except (DataError, OSError, EOFError, ValueError) as error:
+      if self.on_error == "refuse":
+        raise _at(path, error) from error
+      logger.warning("%s: the rest of the file is skipped: %s", path, _one_line(error))
+      block = Block([], offset, num_skipped=1)
     self._tally.add(path, offset, block)
     return block
+
+  def _read(self, path, offset):
+    kind = self._kind_of(path)
+    if kind == "parquet":
+      values = _parquet.read(path, offset, self.field)
+      records = [(row, Problem("is null") if value is None else value)
+                 for row, value in enumerate(values)]
+      return self._block(path, offset, records, offset + len(values), "row")
+    data = _blocks.read(path, offset, formats.record_end(kind, self.documents))
+    text, num_replaced, num_skipped = self._decode(path, offset, data)
+    if kind == "json":
+      records = formats.json_documents(text, self.field, self.errors == "replace")
+    elif kind == "csv":
+      header = self._csv_header(path, self.encoding)
+      records = formats.csv_documents(text, header, self.field, has_header=offset == 0)
+    else:
+      records = formats.text_documents(text, self.documents) if text else []
+    block = self._block(path, offset, records, offset + len(data), "line")
+    return block._replace(num_replaced=num_replaced, num_skipped=block.num_skipped + num_skipped)
+
+  def _block(self, path, offset, records, next_offset, unit):
+    """Makes a block of (number, document or Problem)."""
+    texts, num_blank, num_skipped = [], 0, 0
+    for number, text in records:
+      if isinstance(text, str) and "\0" in text:
+        text = Problem("holds a NUL, as no text does: is this another kind of file, or UTF-16?")
+      if isinstance(text, Problem):
+        if self.on_error == "refuse":
+          raise self._wrong_record(path, offset, number, unit, text)
+        num_skipped += 1
+        continue
+      text = self.transform(text) if self.transform else text
+      if text and not text.isspace():
+        texts.append(text)
+      else:
+        num_blank += 1
+    return Block(texts, next_offset, num_blank, 0, num_skipped)
+
+  def _wrong_record(self, path, offset, number, unit, problem):
+    number += offset if unit == "row" else streams.lines_before(path, offset)
+    return DataError(f"{path}, {unit} {number + 1}: {problem.reason}")
 
   def iterate(self):
     """Yields the text of every document, file by file."""
@@ -168,14 +207,18 @@ class TextFiles:
         yield from block.texts
 
   def counts(self):
-    """Returns {"documents", "blank", "replaced", "bytes"} of what was read so far, once each."""
+    """Returns what was read so far, once each, as a dict of numbers.
+
+    They are "documents", and "blank", "replaced", "skipped" as in Block, and "bytes", of the
+    uncompressed files (rows of parquet).
+    """
     return self._tally.total()
 
   def check(self):
     """Refuses files that are missing, empty, misnamed or unreadable by their first records.
 
-    Fast: of many files only the first 64 are read beyond their first two bytes; none that would
-    have to be fetched.
+    Fast: of many files only the first 64 are read beyond their first bytes; none that would have
+    to be fetched. With on_error="skip" only what leaves no document at all is refused.
 
     Raises:
       DataError: names the file.
@@ -183,16 +226,22 @@ class TextFiles:
     if self.fetch is not None:
       return
     for index, path in enumerate(self.paths):
-      _check_compression(path)
+      if self.on_error == "refuse":
+        streams.compression_of(path)
       if index < _CHECKED_FILES and not self._has_document(index):
-        raise DataError(f"{path}: holds no document, only whitespace.")
+        if self.on_error == "refuse":
+          raise DataError(f"{path}: holds no document, only whitespace.")
+      elif self.on_error == "skip":
+        return
+    if self.on_error == "skip":
+      raise DataError(f"{self.paths[0]}: holds nothing that can be used, and so do the other files.")
 
   def _local(self, index):
     path = self.paths[index]
     return self.fetch(path) if self.fetch is not None else path
 
   def _has_document(self, index):
-    offset, block = -1, Block([], 0, 0, 0)
+    offset, block = -1, Block([], 0)
     while block.next_offset > offset:
       offset = block.next_offset
       block = self.read(index, offset)
@@ -201,63 +250,38 @@ class TextFiles:
     return False
 
   def _decode(self, path, offset, data):
+    """Returns (text, undecodable sequences replaced, lines skipped)."""
+    num_replaced = num_skipped = 0
     try:
       text = data.decode(self.encoding)
-      num_replaced = 0
     except UnicodeDecodeError as error:
-      if self.errors == "strict":
+      if self.errors == "replace":
+        text = data.decode(self.encoding, "replace")
+        num_replaced = text.count("\ufffd") - data.decode(self.encoding, "ignore").count("\ufffd")
+      elif self.on_error == "skip":
+        text, num_skipped = self._decodable_lines(data)
+      else:
         raise DataError(self._wrong_bytes(path, offset, data, error)) from error
-      text = data.decode(self.encoding, "replace")
-      num_replaced = text.count("\ufffd") - data.decode(self.encoding, "ignore").count("\ufffd")
-    return text.removeprefix("\ufeff") if offset == 0 else text, num_replaced
+    return text.removeprefix("\ufeff") if offset == 0 else text, num_replaced, num_skipped
+
+  def _decodable_lines(self, data):
+    if self.documents == "file":
+      return "", 1
+    kept, num_skipped = [], 0
+    for line in _lines(data):
+      try:
+        kept.append(line.decode(self.encoding))
+      except UnicodeDecodeError:
+        num_skipped += 1
+    return "".join(kept), num_skipped
 
   def _wrong_bytes(self, path, offset, data, error):
     line_start = data.rfind(b"\n", 0, error.start) + 1
-    line = _line_number(path, offset, data, error.start)
+    line = streams.lines_before(path, offset) + data.count(b"\n", 0, error.start) + 1
     return (f"{path}, line {line}, byte {error.start - line_start + 1} of the line (byte "
             f"{offset + error.start} of the file): 0x{data[error.start]:02x} is not "
             f"{self.encoding}. Convert the file to UTF-8, or set encoding (such as 'latin-1') or "
             "errors='replace'.")
-
-  def _split(self, path, offset, text):
-    lines = text.split("\n")
-    if lines[-1] == "":
-      lines.pop()
-    if kind_of(path) == "json":
-      texts = [self._parse_row(path, offset, i, line)
-               for i, line in enumerate(lines) if line.strip()]
-      num_empty_rows = len(lines) - len(texts)
-    elif self.documents == "blank_line":
-      texts, num_empty_rows = _paragraphs(lines), 0
-    else:
-      texts, num_empty_rows = [line.removesuffix("\r") for line in lines], 0
-    kept = [text for text in texts if text.strip()]
-    return kept, len(texts) - len(kept) + num_empty_rows
-
-  def _parse_row(self, path, offset, position, line):
-    try:
-      row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-      raise self._wrong_row(path, offset, position, f"not JSON: {_one_line(error)}") from error
-    if not isinstance(row, dict):
-      raise self._wrong_row(path, offset, position, "not a JSON object {...}")
-    if self.field not in row:
-      have = ", ".join(map(repr, list(row)[:8]))
-      raise self._wrong_row(path, offset, position, f"no field {self.field!r}; the row has {have}."
-                            + nearest(self.field, row))
-    value = row[self.field]
-    if not isinstance(value, str):
-      raise self._wrong_row(path, offset, position, f"field {self.field!r} is "
-                            f"{json.dumps(value)[:40]}, not a string")
-    if re.search("[\ud800-\udfff]", value):
-      if self.errors == "strict":
-        raise self._wrong_row(path, offset, position, f"field {self.field!r} holds half a "
-                              "surrogate pair, which is no character; set errors='replace'")
-      value = re.sub("[\ud800-\udfff]", "\ufffd", value)
-    return value
-
-  def _wrong_row(self, path, offset, position, problem):
-    return DataError(f"{path}, line {_lines_before(path, offset) + position + 1}: {problem}")
 
 
 class _Tally:
@@ -272,89 +296,38 @@ class _Tally:
     with self._lock:
       if offset < self._reached.get(path, 0):
         return
-      documents, blank, replaced, _ = self._by_file.get(path, (0, 0, 0, 0))
+      documents, blank, replaced, skipped, _ = self._by_file.get(path, (0,) * 5)
       counts = (documents + len(block.texts), blank + block.num_blank,
-                replaced + block.num_replaced, block.next_offset)
+                replaced + block.num_replaced, skipped + block.num_skipped, block.next_offset)
       self._by_file[path] = counts
       self._reached[path] = block.next_offset if block.next_offset > offset else offset + 1
-      if block.next_offset == offset and (counts[1] or counts[2]):
+      if block.next_offset == offset and any(counts[1:4]):
         logger.warning("%s: %d documents read, %d blank ones dropped, %d undecodable sequences "
-                       "replaced by U+FFFD.", path, *counts[:3])
+                       "replaced by U+FFFD, %d records skipped.", path, *counts[:4])
 
   def total(self):
     with self._lock:
-      sums = [sum(column) for column in zip(*self._by_file.values())] or [0] * 4
-    return dict(zip(("documents", "blank", "replaced", "bytes"), sums))
+      sums = [sum(column) for column in zip(*self._by_file.values())] or [0] * 5
+    return dict(zip(("documents", "blank", "replaced", "skipped", "bytes"), sums))
 
 
-def _paragraphs(lines):
-  """Joins runs of lines that are not blank."""
-  found, current = [], []
-  for line in [*lines, ""]:
-    if line.strip(_BLANK):
-      current.append(line.removesuffix("\r"))
-    elif current:
-      found.append("\n".join(current))
-      current = []
-  return found
+def _lines(data):
+  """Lines of bytes with their ends: bytes.splitlines would end them at a carriage return as well."""
+  lines = [line + b"\n" for line in data.split(b"\n")]
+  return lines[:-1] if data.endswith(b"\n") else [*lines[:-1], lines[-1][:-1]]
 
 
-def _check_compression(path):
-  if os.path.getsize(path) == 0:
-    raise DataError(f"{path}: is empty.")
-  with open(path, "rb") as stream:
-    compressed = stream.read(2) == _GZIP_MAGIC
-  if compressed and not path.endswith(".gz"):
-    raise DataError(f"{path}: holds gzip data; rename it to {path}.gz.")
-  if path.endswith(".gz") and not compressed:
-    raise DataError(f"{path}: is not gzip data in spite of its name; remove .gz or compress it.")
-
-
-# Streams of gzip files, each at the offset where its last block ended: reading on needs no second
-# decompression of what went before. Only a matter of speed.
-_parked = {}
-_parked_lock = threading.Lock()
-_MAX_PARKED = 64
-
-
-def _read_block(path, offset, until_blank_line):
-  """Returns the bytes of whole records from `offset` on; none at the end of the file."""
-  with _parked_lock:
-    stream = _parked.pop((path, offset), None)
-  if stream is None:
-    if offset == 0:
-      _check_compression(path)
-    stream = gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")
-    stream.seek(offset)
-  parts = [stream.read(BLOCK_BYTES)]
-  if parts[0] and not parts[0].endswith(b"\n"):
-    parts.append(stream.readline())
-  while until_blank_line and parts[-1].strip(_BLANK.encode() + b"\n"):
-    parts.append(stream.readline())
-  data = b"".join(parts)
-  if not data or not path.endswith(".gz"):
-    stream.close()
-    return data
-  with _parked_lock:
-    _parked[path, offset + len(data)] = stream
-    while len(_parked) > _MAX_PARKED:
-      _parked.pop(next(iter(_parked))).close()
-  return data
-
-
-def _lines_before(path, offset):
-  """Counts the line feeds in the first `offset` bytes of a file."""
-  count = 0
-  with gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as stream:
-    while offset > 0 and (data := stream.read(min(offset, 1 << 20))):
-      count += data.count(b"\n")
-      offset -= len(data)
-  return count
-
-
-def _line_number(path, offset, data, position):
-  return _lines_before(path, offset) + data.count(b"\n", 0, position) + 1
+def _at(path, error):
+  """A DataError that names the file."""
+  message = _one_line(error)
+  if isinstance(error, DataError):
+    return error if str(path) in message else DataError(f"{path}: {message}")
+  return DataError(f"{path}: cannot be read: {message}")
 
 
 def _one_line(error):
   return " ".join(str(error).split())
+
+
+_blocks = streams.BlockReader()
+_parquet = formats.ParquetReader()

@@ -1,0 +1,128 @@
+"""Bytes of files, compressed or not, in blocks that end where a record ends."""
+
+import io
+import os
+import shutil
+import tempfile
+import threading
+
+BLOCK_BYTES = 1 << 18
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+_SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
+
+
+class DataError(ValueError):
+  """Input data cannot be used; the message, one line, names the file, line or step at fault."""
+
+
+def uncompressed_name(path):
+  """Returns a file's name without .gz or .zst."""
+  stem, suffix = os.path.splitext(os.fspath(path))
+  return stem if suffix in _SUFFIXES else os.fspath(path)
+
+
+def compression_of(path):
+  """Returns "gzip", "zstd" or None, by the first bytes of a file.
+
+  Raises:
+    DataError: the file is empty, or its name says something else.
+  """
+  with open(path, "rb") as stream:
+    head = stream.read(4)
+  if not head:
+    raise DataError(f"{path}: is empty.")
+  found = next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
+  claimed = _SUFFIXES.get(os.path.splitext(path)[1])
+  if claimed and found != claimed:
+    raise DataError(f"{path}: is not {claimed} data in spite of its name; it begins with "
+                    f"{head!r}. Was a page of an error saved in its place?")
+  if found and not claimed and os.path.splitext(path)[1] in (".txt", ".jsonl", ".json", ".csv"):
+    suffix = next(s for s, name in _SUFFIXES.items() if name == found)
+    raise DataError(f"{path}: holds {found} data; rename it to {path}{suffix}.")
+  return found
+
+
+def open_stream(path):
+  """Opens a file to read its bytes, decompressed, as an io.BufferedReader."""
+  compression = compression_of(path)
+  if compression is None:
+    return open(path, "rb")
+  import pyarrow
+
+  return io.BufferedReader(pyarrow.input_stream(path, compression=compression), BLOCK_BYTES)
+
+
+def open_seekable(path):
+  """Opens a file for random access; a compressed one is unpacked to a temporary file."""
+  if compression_of(path) is None:
+    return open(path, "rb")
+  unpacked = tempfile.TemporaryFile()
+  with open_stream(path) as stream:
+    shutil.copyfileobj(stream, unpacked, BLOCK_BYTES)
+  unpacked.seek(0)
+  return unpacked
+
+
+def skip_bytes(stream, count):
+  """Reads on to an offset, where there is no other way."""
+  while count > 0 and (data := stream.read(min(count, BLOCK_BYTES))):
+    count -= len(data)
+
+
+class BlockReader:
+  """Blocks of whole records by (path, offset).
+
+  Streams of compressed files are kept, each at the offset where its last block ended: reading on
+  needs no second decompression of what went before. That is only a matter of speed.
+  """
+
+  _MAX_PARKED = 64
+
+  def __init__(self):
+    self._parked = {}
+    self._lock = threading.Lock()
+
+  def read(self, path, offset, is_complete):
+    """Returns the bytes of whole records from `offset` on; none at the end of the file.
+
+    Args:
+      path: of the file.
+      offset: in bytes of the uncompressed file, where a record begins.
+      is_complete: function of the list of bytes read so far, the last of them a whole line:
+        whether a record ends with it. None reads to the end of the file.
+
+    Raises:
+      DataError, OSError: the file is not what its name says, or ends too early.
+    """
+    with self._lock:
+      stream = self._parked.pop((path, offset), None)
+    if stream is None:
+      stream = open_stream(path)
+      stream.seek(offset) if stream.seekable() else skip_bytes(stream, offset)
+    parts = [stream.read(-1 if is_complete is None else BLOCK_BYTES)]
+    if is_complete is not None and parts[0]:
+      parts += [stream.readline()] if not parts[0].endswith(b"\n") else []
+      while parts[-1] and not is_complete(parts):
+        parts.append(stream.readline())
+    data = b"".join(parts)
+    if not data or stream.seekable():
+      stream.close()
+    else:
+      self._park(path, offset + len(data), stream)
+    return data
+
+  def _park(self, path, offset, stream):
+    with self._lock:
+      self._parked[path, offset] = stream
+      while len(self._parked) > self._MAX_PARKED:
+        self._parked.pop(next(iter(self._parked))).close()
+
+
+def lines_before(path, offset):
+  """Counts the line feeds in the first `offset` bytes of a file."""
+  count = 0
+  with open_stream(path) as stream:
+    while offset > 0 and (data := stream.read(min(offset, BLOCK_BYTES))):
+      count += data.count(b"\n")
+      offset -= len(data)
+  return count
