@@ -1,0 +1,95 @@
+"""Cleans text for training: repairs, rules, language, duplicates, and a part to validate on.
+
+    python tools/prepare_text.py --files='raw/*.jsonl' --language=da --output_dir=clean
+    python tools/prepare_text.py --dagw=dagw/sektioner --language=da --output_dir=clean
+
+Crawled pages need --web as well. What is dropped lies in clean/rejected, and clean/report.md says why.
+The same command goes on where it was stopped.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+
+try:
+  import t5jax  # noqa: F401
+except ImportError:  # A checkout that is not installed, from any folder.
+  sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from t5jax.cleaning.cleaner import CleaningSettings
+from t5jax.cleaning.corpora import Corpus
+from t5jax.cleaning.prepare import PrepareSettings, prepare
+from t5jax.data import dagw
+from t5jax.data.text_files import TextFiles, find_files
+from t5jax.settings import AT_LEAST_ONE, SettingError, check_numbers
+
+
+def main(arguments=None):
+  """Prepares the corpus and prints what was kept."""
+  options = _parse(arguments)
+  check_numbers("prepare_text", workers=(options.workers, AT_LEAST_ONE))
+  cleaning = CleaningSettings(
+      language=options.language, web=options.web, word_list=options.word_list,
+      language_threshold=options.language_threshold, trusted_sources=options.trusted_sources,
+      min_characters=options.min_characters, max_characters=options.max_characters,
+      vocab_file=options.vocab_file, max_tokens_per_character=options.max_tokens_per_character)
+  settings = PrepareSettings(cleaning, not options.keep_duplicates, options.validation_fraction,
+                             options.order, options.shard_megabytes * 10**6)
+  corpus = Corpus(_files(options))
+  corpus.files.check()
+  for warning in cleaning.warnings():
+    print(f"warning: {warning}", file=sys.stderr)
+  report = prepare(corpus, settings, options.output_dir, options.workers)
+  dropped = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items())
+  print(f"{report.counts['read']:,} documents read; dropped by {dropped or 'no rule'}; "
+        f"{report.counts['train documents']:,} to train on and "
+        f"{report.counts['validation documents']:,} to validate on are in {options.output_dir}, "
+        "what each rule did in its report.md")
+
+
+def _files(options):
+  if (options.files is None) == (options.dagw is None):
+    raise SettingError("--files", options.files, "either --files or --dagw")
+  common = dict(encoding=options.encoding, errors=options.errors, on_error=options.on_error,
+                transform=dagw.strip_speakers if options.strip_speakers else None)
+  if options.dagw is not None:
+    return TextFiles(dagw.find_documents(options.dagw), documents="file", **common)
+  return TextFiles(find_files(options.files, "--files"), documents=options.documents,
+                   field=options.field, **common)
+
+
+def _parse(arguments):
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
+  add = parser.add_argument
+  add("--files", nargs="+", help=".txt .jsonl .csv .parquet, also .gz or .zst; globs")
+  add("--dagw", help="instead: the folder `sektioner` of Danish Gigaword")
+  add("--output_dir", required=True)
+  add("--language", help="code such as da; without it all languages are kept")
+  add("--web", action="store_true", help="apply the rules for crawled pages")
+  add("--word_list", help="bad words of web pages: en, da, or a file with a word a line")
+  add("--language_threshold", type=float, help="probability from which on a document is kept")
+  add("--trusted_sources", nargs="*", help="folders or files whose language is not asked")
+  add("--min_characters", type=int, default=1)
+  add("--max_characters", type=int)
+  add("--vocab_file", help="for the filter by tokens per character")
+  add("--max_tokens_per_character", type=float, default=0.3)
+  add("--keep_duplicates", action="store_true", help="only keep them out of the validation split")
+  add("--validation_fraction", type=float, default=0.01)
+  add("--order", default="corpus", choices=["corpus", "likely_first", "unlikely_first"])
+  add("--shard_megabytes", type=int, default=256)
+  add("--workers", type=int, default=os.cpu_count(), help="processes; the result is the same")
+  add("--documents", default="line", choices=["line", "blank_line", "file"], help="of .txt")
+  add("--field", default="text", help="of rows")
+  add("--encoding", default="utf-8")
+  add("--errors", default="strict", choices=["strict", "replace"], help="undecodable bytes")
+  add("--on_error", default="refuse", choices=["refuse", "skip"], help="unusable records")
+  add("--strip_speakers", action="store_true", help="take `TALER 57:` off the lines")
+  return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+  try:
+    main()
+  except ValueError as error:
+    sys.exit(f"prepare_text: {error}")
