@@ -53,6 +53,7 @@ class Journal:
     for name, size in sizes.items():
       self._files[name] = open(folder / name, "ab")
       self._files[name].truncate(size)
+      self._files[name].seek(0, os.SEEK_END)
     self._noted = time.monotonic()
 
   def write(self, name, data):

@@ -154,6 +154,7 @@ class _Note:
       file.truncate(state["num_bytes"])
     else:
       file.truncate(0)
+    file.seek(0, os.SEEK_END)
 
   def save_if_due(self, file, checkpoint):
     if time.monotonic() - self._time < _NOTE_SECONDS:

@@ -157,7 +157,7 @@ def test_any_number_of_processes_and_a_kill_give_the_same(tmp_path):
   def start(name, num_processes):
     return subprocess.Popen(
         [sys.executable, tmp_path / "run.py", tmp_path / name, str(num_processes),
-         tmp_path / "a.jsonl", tmp_path / "b.txt"])
+         tmp_path / "a.jsonl", tmp_path / "b.txt"], stderr=subprocess.DEVNULL)
 
   assert start("one", 1).wait(120) == 0 and start("two", 2).wait(120) == 0
   killed, journal = start("killed", 2), tmp_path / "killed" / "work" / "journal.json"
