@@ -141,7 +141,9 @@ def _check_all_used(user_texts):
 
   t5jax's own files may bind more than is used: who replaces the hooks need not undo their settings.
   """
-  for _, selector in sorted(gin_config._CONFIG.keys() - gin_config._OPERATIVE_CONFIG.keys()):
+  # What a macro calls is recorded as used under the macro's name.
+  used = {selector for _, selector in gin_config._OPERATIVE_CONFIG}
+  for selector in sorted({selector for _, selector in gin_config._CONFIG} - used):
     name = selector.rpartition(".")[2]
     if selector != "gin.macro" and any(re.search(rf"\b{name}\b", text) for text in user_texts):
       raise ConfigError(f"{selector.removeprefix('t5jax.')} is set, but the configuration does not "

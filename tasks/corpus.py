@@ -7,7 +7,6 @@ import pathlib
 import typing
 
 from t5jax.data.objectives import Objective, SpanCorruption
-from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
 from t5jax.settings import AT_LEAST_ONE, RATE, SettingError, check_settings
 
@@ -42,9 +41,9 @@ class Corpus:
       raise self._setting_error("byte_fallback", True, "False where no vocabulary is trained: "
                                 "vocab_size is not set")
 
-  def source(self):
-    """Returns the seqio data source of {"text", "index"}, with splits train and validation."""
-    raise NotImplementedError
+  def check_lengths(self, feature_lengths):
+    """Refuses lengths that do not fit the objective; raises SettingError."""
+    self.objective.segment_length(feature_lengths, NUM_SENTINELS)
 
   def check_text(self):
     """Refuses, within seconds, text that cannot be had or used; raises SettingError, DataError."""
@@ -59,7 +58,7 @@ class Corpus:
     Raises:
       SettingError, DataError: names the setting or file.
     """
-    self.objective.segment_length(feature_lengths, NUM_SENTINELS)
+    self.check_lengths(feature_lengths)
     self.check_text()
     if self.vocab_size is None:
       Vocabulary(self.vocabulary_file(None), NUM_SENTINELS)
@@ -95,8 +94,8 @@ class Corpus:
     return str(path)
 
   def sample(self, max_bytes):
-    """Yields training documents from all over the corpus, about `max_bytes` in UTF-8 at most."""
-    return sample([self.source()], [1.0], max_bytes)
+    """Yields training documents (str) from all over the text, until they have `max_bytes`."""
+    raise NotImplementedError
 
   def register(self, vocab_file=None):
     """Registers the seqio task, in place of an earlier one of this name.
@@ -107,18 +106,7 @@ class Corpus:
     Returns:
       The task's name.
     """
-    import seqio
-
-    from t5jax.data import preprocessors
-
-    vocabulary = Vocabulary(self._vocabulary_to_register(vocab_file), NUM_SENTINELS).seqio()
-    feature = seqio.Feature(vocabulary, add_eos=True)
-    if self.name in seqio.TaskRegistry.names():
-      seqio.TaskRegistry.remove(self.name)
-    seqio.TaskRegistry.add(
-        self.name, source=self.source(), output_features={"inputs": feature, "targets": feature},
-        preprocessors=[functools.partial(preprocessors.pretrain, objective=self.objective)])
-    return self.name
+    raise NotImplementedError
 
   def _vocabulary_to_register(self, vocab_file):
     if vocab_file is None and self.vocab_size is not None:
@@ -141,7 +129,44 @@ class Corpus:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FilesCorpus(Corpus):
+class TaskCorpus(Corpus):
+  """Base of the corpora that are one seqio task; a subclass gives its source. See Corpus."""
+
+  def source(self):
+    """Returns the seqio data source of {"text", "index"}, with splits train and validation."""
+    raise NotImplementedError
+
+  def sample(self, max_bytes):
+    """Yields training documents of files in random order, several at a time; see Corpus."""
+    from t5jax.data.online import clean_errors
+
+    dataset = self.source().get_dataset(split="train", shuffle=True, seed=0)
+    num_bytes = 0
+    with clean_errors():
+      for example in dataset.as_numpy_iterator():
+        yield example["text"].decode()
+        num_bytes += len(example["text"])
+        if num_bytes >= max_bytes:
+          return
+
+  def register(self, vocab_file=None):
+    """Registers the seqio task; see Corpus."""
+    import seqio
+
+    from t5jax.data import preprocessors
+
+    vocabulary = Vocabulary(self._vocabulary_to_register(vocab_file), NUM_SENTINELS).seqio()
+    feature = seqio.Feature(vocabulary, add_eos=True)
+    if self.name in seqio.TaskRegistry.names():
+      seqio.TaskRegistry.remove(self.name)
+    seqio.TaskRegistry.add(
+        self.name, source=self.source(), output_features={"inputs": feature, "targets": feature},
+        preprocessors=[functools.partial(preprocessors.pretrain, objective=self.objective)])
+    return self.name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FilesCorpus(TaskCorpus):
   """Base of the corpora that are read from files; a subclass says which.
 
   Attributes:
@@ -156,6 +181,7 @@ class FilesCorpus(Corpus):
   validation_fraction: float | None = None
   field: str = "text"
   on_error: typing.Literal["refuse", "skip"] = "refuse"
+  _validation_setting: typing.ClassVar[str] = "validation_files"
 
   def __post_init__(self):
     super().__post_init__()
@@ -176,7 +202,7 @@ class FilesCorpus(Corpus):
     if validation is not None:
       validation.check()
       if common := set(training.paths) & set(validation.paths):
-        raise self._setting_error("validation_files", sorted(common)[0],
+        raise self._setting_error(self._validation_setting, sorted(common)[0],
                                   "files that are not trained on")
 
   def source(self):
@@ -187,39 +213,3 @@ class FilesCorpus(Corpus):
     if fraction is None:
       fraction = 0.0 if validation is not None else DEFAULT_VALIDATION_FRACTION
     return TextSource(self.training_text(), validation, fraction)
-
-
-def sample(sources, rates, max_bytes):
-  """Yields training documents of several sources, in proportion to rates by size.
-
-  A source that ends before the others begins again, until each has been read once. Files are read
-  in another order than they are listed, several at a time.
-
-  Args:
-    sources: seqio data sources of {"text"}.
-    rates: a number > 0 for each.
-    max_bytes: of all texts together in UTF-8; the document that reaches it is the last.
-  """
-  streams, read, finished = [_texts(source) for source in sources], [0] * len(sources), set()
-  while sum(read) < max_bytes:
-    number = min(range(len(sources)), key=lambda i: read[i] / rates[i])
-    text = next(streams[number], None)
-    if text is None:
-      finished.add(number)
-      if len(finished) == len(sources):
-        return
-      streams[number] = _texts(sources[number])
-      text = next(streams[number], None)
-      if text is None:
-        raise DataError("a source of the vocabulary holds no text.")
-    read[number] += len(text)
-    yield text.decode()
-
-
-def _texts(source):
-  from t5jax.data.online import clean_errors
-
-  dataset = source.get_dataset(split="train", shuffle=True, seed=0)
-  with clean_errors():
-    for example in dataset.as_numpy_iterator():
-      yield example["text"]

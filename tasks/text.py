@@ -22,7 +22,7 @@ import typing
 
 from t5jax.data import text_files
 from t5jax.settings import SettingError
-from t5jax.tasks.corpus import FilesCorpus
+from t5jax.tasks.corpus import FilesCorpus, TaskCorpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,5 +68,37 @@ class TextCorpus(FilesCorpus):
   def _text_files(self, patterns, setting):
     return text_files.TextFiles(
         text_files.find_files(patterns, setting), documents=self.documents, field=self.field,
-        encoding=self.encoding, errors=self.errors,
-        **({"on_error": "skip"} if self.on_error == "skip" else {}))
+        encoding=self.encoding, errors=self.errors, on_error=self.on_error)
+
+
+@dataclasses.dataclass(frozen=True)
+class TFRecordCorpus(TaskCorpus):
+  """Local TFRecord files of tf.train.Example.
+
+  Attributes:
+    files: path, glob pattern or list of them.
+    validation_files: the same for the validation split.
+    field: the bytes feature that holds the text.
+    name: of the seqio task.
+    objective, vocab_file, vocab_size, byte_fallback: see Corpus.
+  """
+
+  files: str | list | tuple
+  _: dataclasses.KW_ONLY
+  validation_files: str | list | tuple
+  field: str = "text"
+  name: str = "tfrecord"
+
+  def check_text(self):
+    """Refuses patterns that match nothing; see Corpus."""
+    self._paths()
+
+  def source(self):
+    """Returns the seqio data source; see Corpus."""
+    from t5jax.data.sources import tfrecord_source
+
+    return tfrecord_source(*self._paths(), field=self.field)
+
+  def _paths(self):
+    return [list(text_files.find_files(getattr(self, name), f"TFRecordCorpus.{name}"))
+            for name in ("files", "validation_files")]

@@ -7,12 +7,21 @@ import jax
 import pytest
 
 from t5jax import config, optim, sharding, state as states
+from t5jax.data import objectives
 from t5jax.model.flops import train_step_flops
+from t5jax.tasks import danish
 
 GIN = pathlib.Path(config.search_path()[1])
 FILES = sorted(p.name for p in GIN.glob("*.gin"))
+ALL_DANISH = ["dynaword", "fineweb2_danish", "danish_gigaword", "danish_wikipedia", "mc4_danish"]
+ALL_CORPORA = ["@c4.C4Corpus()", "@text.TextCorpus()",
+               *(f"@danish.{name}()" for name in ALL_DANISH)]
 NEEDED = {"base.gin": [], "demo.gin": [],
+          "danish.gin": ["VOCAB_SIZE=32000", "TRAIN_FILES=*.txt",
+                         f"CORPORA=[{', '.join(ALL_CORPORA)}]"],
           "text.gin": ["TRAIN_FILES=*.txt", "VOCAB_SIZE=8000"]}
+OBJECTIVES = {"span_corruption": objectives.SpanCorruption(), "prefix_lm": objectives.PrefixLM(),
+              "iid": objectives.IidDenoising(), "ul2": objectives.ul2()}
 COMBINED = """from __gin__ import dynamic_registration
 from t5jax.data import iterator
 include "models/{model}.gin"
@@ -64,6 +73,31 @@ def test_fragments_combine(build, tmp_path, model, optimizer):
   assert trainer.optimizer.__name__ == optimizer
   assert trainer.model.logits_via_embedding == (model == "t5_1_0")
   check_shapes(trainer)
+
+
+@pytest.mark.parametrize("name", ["base.gin", "danish.gin", "text.gin"])
+@pytest.mark.parametrize("objective", sorted(p.stem for p in (GIN / "objectives").glob("*.gin")))
+def test_objectives_combine(build, tmp_path, name, objective):
+  (tmp_path / "mine.gin").write_text(f'include "{name}"\ninclude "objectives/{objective}.gin"\n')
+  data = build("mine.gin", *NEEDED[name]).data
+  assert data.task.objective == OBJECTIVES[objective]
+  data.task.check_lengths(data.feature_lengths)
+
+
+def test_danish_is_the_default_mixture():
+  trainer, _ = config.build("t5jax.trainer.Trainer", ["danish.gin"],
+                            ["MODEL_DIR=run", "VOCAB_SIZE=8000"])
+  assert trainer.data.task == danish.danish_mixture(
+      vocab_size=8000, objective=objectives.SpanCorruption())
+
+
+def test_parts_can_be_chosen_and_set_on_the_command_line():
+  trainer, _ = config.build("t5jax.trainer.Trainer", ["danish.gin"], [
+      "MODEL_DIR=run", "VOCAB_SIZE=8000", "SpanCorruption.noise_density=0.25",
+      "CORPORA=[@danish.danish_gigaword()]", "GIGAWORD_DIR=sektioner",
+      "danish_gigaword.sections=['ft']"])
+  assert trainer.data.task.objective == objectives.SpanCorruption(0.25)
+  assert trainer.data.task.corpora == (danish.danish_gigaword("sektioner", ["ft"]),)
 
 
 def test_base_is_nanot5s_default(build):

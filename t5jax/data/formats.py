@@ -1,10 +1,12 @@
 """What a file holds, and how its blocks become documents. Pure functions, without TensorFlow."""
 
+import codecs
 import csv
 import io
 import json
 import os
 import re
+import threading
 import typing
 
 from t5jax.data import streams
@@ -12,7 +14,8 @@ from t5jax.data.streams import DataError
 from t5jax.settings import nearest
 
 _KINDS = {".txt": "text", ".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv",
-          ".parquet": "parquet"}
+          ".tsv": "tsv", ".parquet": "parquet"}
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
 _PARQUET_MAGIC = b"PAR1"
 _BLANK = " \t\r\f\v"  # What makes a line blank, as bytes and as text alike.
 _MAX_CSV_RECORD = 1 << 26
@@ -28,7 +31,7 @@ class Problem(typing.NamedTuple):
 
 
 def kind_of(path):
-  """Says what a file holds: "text", "json" (lines), "csv" or "parquet".
+  """Says what a file holds: "text", "json" (lines), "csv", "tsv" or "parquet".
 
   Its name decides, without .gz or .zst; where that says nothing, its content does.
 
@@ -36,29 +39,36 @@ def kind_of(path):
     DataError: name and content contradict each other, or the file is empty.
   """
   kind = _KINDS.get(os.path.splitext(streams.uncompressed_name(path))[1].lower())
-  if kind in ("text", "json", "csv"):
-    return kind
   with streams.open_stream(path) as stream:
     head = stream.read(1 << 14)
-  if head.startswith(_PARQUET_MAGIC):
-    return "parquet"
-  if kind == "parquet":
-    raise DataError(f"{path}: is not parquet data in spite of its name; it begins with "
-                    f"{head[:8]!r}.")
-  return "json" if _looks_like_json(head) else "text"
+    is_parquet = head.startswith(_PARQUET_MAGIC)
+    # No text goes on like that: it is how the first header begins.
+    if kind not in ("parquet", None) and head.startswith(_PARQUET_MAGIC + b"\x15"):
+      raise DataError(f"{path}: holds parquet data; rename it to .parquet.")
+    if kind == "parquet" and not is_parquet:
+      raise DataError(f"{path}: is not parquet data in spite of its name; it begins with "
+                      f"{head[:8]!r}.")
+    if kind is not None or is_parquet:
+      return kind or "parquet"
+    return "json" if _begins_with_json(head, stream) else "text"
 
 
-def _looks_like_json(head):
-  line = head.lstrip().split(b"\n", 1)[0]
+def _begins_with_json(head, stream):
+  """Whether the first line is a JSON object, however long."""
+  head = head.removeprefix(codecs.BOM_UTF8).lstrip()
+  if not head.startswith(b"{"):
+    return False
+  line = head if b"\n" in head else head + stream.readline()
   try:
-    return isinstance(json.loads(line), dict)
-  except ValueError:
+    # What bytes mean does not matter here; latin-1 accepts them all.
+    return isinstance(json.loads(line.split(b"\n", 1)[0].decode("latin-1")), dict)
+  except (ValueError, RecursionError):
     return False
 
 
 def record_end(kind, documents):
   """Returns the test for BlockReader.read of whether a record is complete; None for whole files."""
-  if kind == "csv":
+  if kind in _DELIMITERS:
     return _csv_record_ends
   if kind == "text" and documents == "file":
     return None
@@ -131,12 +141,21 @@ def _parse_row(line, field, replace):
   value = row[field]
   if not isinstance(value, str):
     return Problem(f"field {field!r} is {json.dumps(value)[:40]}, not a string")
-  if _SURROGATES.search(value):
-    if not replace:
-      return Problem(f"field {field!r} holds half a surrogate pair, which is no character; set "
-                     "errors='replace'")
-    value = _SURROGATES.sub("\ufffd", value)
-  return value
+  if not has_surrogates(value):
+    return value
+  if replace:
+    return _SURROGATES.sub("\ufffd", value)
+  return Problem(f"field {field!r} holds half a surrogate pair, which is no character; set "
+                 "errors='replace'")
+
+
+def has_surrogates(text):
+  """Says whether a str holds half surrogate pairs, which are no characters."""
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    return True
+  return False
 
 
 def missing_field(field, names):
@@ -145,21 +164,22 @@ def missing_field(field, names):
   return f"no field {field!r}; the row has {have}." + nearest(field, names)
 
 
-def csv_header(path, encoding):
-  """Reads the names of the columns of a CSV file."""
+def csv_header(path, kind, encoding, errors):
+  """Reads the names of the columns of a "csv" or "tsv" file; `errors` as in bytes.decode."""
   with streams.open_stream(path) as stream:
     lines = [stream.readline()]
     while lines[-1] and not _csv_record_ends(lines):
       lines.append(stream.readline())
-  text = b"".join(lines).decode(encoding).removeprefix("\ufeff")
-  return next(csv.reader(io.StringIO(text, newline="")), [])
+  text = b"".join(lines).decode(encoding, errors).removeprefix("\ufeff")
+  return next(csv.reader(io.StringIO(text, newline=""), delimiter=_DELIMITERS[kind]), [])
 
 
-def csv_documents(text, header, field, has_header):
-  """Parses CSV records (RFC 4180).
+def csv_documents(text, kind, header, field, has_header):
+  """Parses records of CSV (RFC 4180), or of the same with tabs.
 
   Args:
     text: of whole records.
+    kind: "csv" or "tsv".
     header: names of the columns.
     field: the column that holds the text.
     has_header: whether the text begins with the header.
@@ -170,7 +190,7 @@ def csv_documents(text, header, field, has_header):
   if field not in header:
     return [(0, Problem(missing_field(field, header)))]
   column, found, line = header.index(field), [], 0
-  reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+  reader = csv.reader(io.StringIO(text, newline=""), delimiter=_DELIMITERS[kind], strict=True)
   while True:
     try:
       row = next(reader, None)
@@ -188,12 +208,18 @@ def csv_documents(text, header, field, has_header):
 
 
 class ParquetReader:
-  """Texts of a column of parquet files by row, in batches; one open reader per file and position."""
+  """Texts of a column of parquet files by row, in batches.
+
+  Readers are kept, each at the row where its last batch ended, as BlockReader keeps streams.
+  """
 
   _BATCH_ROWS = 256
+  _BUFFER_BYTES = 1 << 20
+  _MAX_PARKED = 64
 
   def __init__(self):
     self._parked = {}
+    self._lock = threading.Lock()
 
   def read(self, path, row, field):
     """Returns the values of the next rows, None where there is none, as a list; empty at the end.
@@ -202,12 +228,15 @@ class ParquetReader:
       DataError: the column is missing or holds no text.
       OSError, ValueError: the file cannot be read.
     """
-    batches = self._parked.pop((path, row), None) or self._batches(path, row, field)
+    with self._lock:
+      batches = self._parked.pop((path, field, row), None)
+    batches = batches or self._batches(path, row, field)
     values = next(batches, [])
     if values:
-      self._parked[path, row + len(values)] = batches
-      while len(self._parked) > 64:
-        self._parked.pop(next(iter(self._parked)))
+      with self._lock:
+        self._parked[path, field, row + len(values)] = batches
+        while len(self._parked) > self._MAX_PARKED:
+          self._parked.pop(next(iter(self._parked))).close()
     return values
 
   def _batches(self, path, row, field):
@@ -215,7 +244,8 @@ class ParquetReader:
     import pyarrow.parquet
 
     with streams.open_seekable(path) as stream:
-      file = pyarrow.parquet.ParquetFile(stream)
+      # With pre_buffer a row group's whole column would be in memory.
+      file = pyarrow.parquet.ParquetFile(stream, buffer_size=self._BUFFER_BYTES, pre_buffer=False)
       if field not in file.schema_arrow.names:
         raise DataError(f"{path}: {missing_field(field, file.schema_arrow.names)}")
       column = file.schema_arrow.field(field).type

@@ -6,8 +6,10 @@ file is reported first.
 
 import contextlib
 import dataclasses
+import hashlib
 import importlib
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -21,6 +23,7 @@ from t5jax.data.vocabulary import Vocabulary
 from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, SettingError, check_settings, nearest
 
 VOCABULARY_NAME = "spiece.model"
+_MAX_LISTED_FILES = 2000
 _EVAL_SEED = 0  # Whatever the run's seed: held-out losses of all runs are over the same masks.
 
 
@@ -303,6 +306,9 @@ class TaskData:
         # A file of the hub is told apart by its commit, a local one by its size.
         name = shard if "://" in shard else os.path.basename(shard)
         shards[f"{task.name}/{name}"] = size
+    if len(shards) > _MAX_LISTED_FILES:  # A file for each document would fill the checkpoints.
+      listing = json.dumps(shards, sort_keys=True).encode()
+      shards = {f"{len(shards)} files": hashlib.sha256(listing).hexdigest()}
     return {"task": provider.name, "feature_lengths": dict(self.feature_lengths),
             "batch_size": self.batch_size, "seed": self.seed,
             "shuffle_buffer_size": self.shuffle_buffer_size, "vocabulary": vocabulary.sha256,

@@ -10,6 +10,7 @@ from t5jax.data import holdout
 from t5jax.data.text_files import DataError
 
 _OPEN_FILES = 16  # Read in turn, a block of each.
+_OPEN_FETCHED_FILES = 2  # Few, since the first batch waits for them.
 _ENDLESS = np.iinfo(np.int64).max
 
 
@@ -77,10 +78,11 @@ class TextSource(seqio.DataSource):
       indices = indices.shard(shard_info.num_shards, shard_info.index)
     if shuffle:
       indices = indices.shuffle(num_files, seed=seed, reshuffle_each_iteration=True)
+    num_open = min(num_files, _OPEN_FILES)
     if files.fetch is not None:
-      # The next file is fetched while the one before is read.
-      indices = indices.map(functools.partial(_fetch, files)).prefetch(1)
-    num_open = 2 if files.fetch is not None else min(num_files, _OPEN_FILES)
+      # The next files are fetched while those before are read: as many as may end together.
+      num_open = min(num_files, _OPEN_FETCHED_FILES)
+      indices = indices.map(functools.partial(_fetch, files)).prefetch(num_open)
     texts = indices.interleave(functools.partial(self._blocks, split), cycle_length=num_open,
                                block_length=1).unbatch()
     if shard_info is not None and not by_file:

@@ -9,6 +9,7 @@ import threading
 BLOCK_BYTES = 1 << 18
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 _SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
+_PLAIN_SUFFIXES = (".txt", ".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet")
 
 
 class DataError(ValueError):
@@ -18,7 +19,7 @@ class DataError(ValueError):
 def uncompressed_name(path):
   """Returns a file's name without .gz or .zst."""
   stem, suffix = os.path.splitext(os.fspath(path))
-  return stem if suffix in _SUFFIXES else os.fspath(path)
+  return stem if suffix.lower() in _SUFFIXES else os.fspath(path)
 
 
 def compression_of(path):
@@ -32,13 +33,14 @@ def compression_of(path):
   if not head:
     raise DataError(f"{path}: is empty.")
   found = next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
-  claimed = _SUFFIXES.get(os.path.splitext(path)[1])
+  suffix = os.path.splitext(path)[1].lower()
+  claimed = _SUFFIXES.get(suffix)
   if claimed and found != claimed:
     raise DataError(f"{path}: is not {claimed} data in spite of its name; it begins with "
                     f"{head!r}. Was a page of an error saved in its place?")
-  if found and not claimed and os.path.splitext(path)[1] in (".txt", ".jsonl", ".json", ".csv"):
-    suffix = next(s for s, name in _SUFFIXES.items() if name == found)
-    raise DataError(f"{path}: holds {found} data; rename it to {path}{suffix}.")
+  if found and suffix in _PLAIN_SUFFIXES:
+    right = next(s for s, name in _SUFFIXES.items() if name == found)
+    raise DataError(f"{path}: holds {found} data; rename it to {path}{right}.")
   return found
 
 

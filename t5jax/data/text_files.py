@@ -85,7 +85,7 @@ def _where_to_look(path):
 
 @dataclasses.dataclass(frozen=True)
 class TextFiles:
-  """Text files, read as documents: text, JSON lines, CSV or parquet, also .gz or .zst.
+  """Text files, read as documents: text, JSON lines, CSV, TSV or parquet, also .gz or .zst.
 
   What a file holds is known by its name or, where that says nothing, by its content. Text records
   end at a line feed and nowhere else; the carriage return of CRLF and a byte order mark are
@@ -164,16 +164,18 @@ class TextFiles:
                  for row, value in enumerate(values)]
       return self._block(path, offset, records, offset + len(values), "row")
     data = _blocks.read(path, offset, formats.record_end(kind, self.documents))
-    text, num_replaced, num_skipped = self._decode(path, offset, data)
+    text, num_replaced = self._decode(path, offset, data)
     if kind == "json":
       records = formats.json_documents(text, self.field, self.errors == "replace")
-    elif kind == "csv":
-      header = self._csv_header(path, self.encoding)
-      records = formats.csv_documents(text, header, self.field, has_header=offset == 0)
+    elif kind in ("csv", "tsv"):
+      header = self._csv_header(path, kind, self.encoding, self._undecodable)
+      records = formats.csv_documents(text, kind, header, self.field, has_header=offset == 0)
     else:
       records = formats.text_documents(text, self.documents) if text else []
-    block = self._block(path, offset, records, offset + len(data), "line")
-    return block._replace(num_replaced=num_replaced, num_skipped=block.num_skipped + num_skipped)
+    if self._undecodable == "surrogateescape":
+      records = [(number, self._refuse_undecodable(record)) for number, record in records]
+    return self._block(path, offset, records, offset + len(data), "line")._replace(
+        num_replaced=num_replaced)
 
   def _block(self, path, offset, records, next_offset, unit):
     """Makes a block of (number, document or Problem)."""
@@ -234,7 +236,7 @@ class TextFiles:
       elif self.on_error == "skip":
         return
     if self.on_error == "skip":
-      raise DataError(f"{self.paths[0]}: holds nothing that can be used, and so do the other files.")
+      raise DataError(f"{self.paths[0]}: holds nothing that can be used, nor do the other files.")
 
   def _local(self, index):
     path = self.paths[index]
@@ -249,31 +251,30 @@ class TextFiles:
         return True
     return False
 
+  @property
+  def _undecodable(self):
+    """How bytes.decode treats undecodable bytes; where they are skipped, it marks them."""
+    if self.errors == "replace":
+      return "replace"
+    return "surrogateescape" if self.on_error == "skip" else "strict"
+
   def _decode(self, path, offset, data):
-    """Returns (text, undecodable sequences replaced, lines skipped)."""
-    num_replaced = num_skipped = 0
+    """Returns (text, number of undecodable sequences replaced)."""
+    num_replaced = 0
     try:
       text = data.decode(self.encoding)
     except UnicodeDecodeError as error:
-      if self.errors == "replace":
-        text = data.decode(self.encoding, "replace")
-        num_replaced = text.count("\ufffd") - data.decode(self.encoding, "ignore").count("\ufffd")
-      elif self.on_error == "skip":
-        text, num_skipped = self._decodable_lines(data)
-      else:
+      if self._undecodable == "strict":
         raise DataError(self._wrong_bytes(path, offset, data, error)) from error
-    return text.removeprefix("\ufeff") if offset == 0 else text, num_replaced, num_skipped
+      text = data.decode(self.encoding, self._undecodable)
+      if self.errors == "replace":
+        num_replaced = text.count("\ufffd") - data.decode(self.encoding, "ignore").count("\ufffd")
+    return text.removeprefix("\ufeff") if offset == 0 else text, num_replaced
 
-  def _decodable_lines(self, data):
-    if self.documents == "file":
-      return "", 1
-    kept, num_skipped = [], 0
-    for line in _lines(data):
-      try:
-        kept.append(line.decode(self.encoding))
-      except UnicodeDecodeError:
-        num_skipped += 1
-    return "".join(kept), num_skipped
+  def _refuse_undecodable(self, record):
+    if isinstance(record, str) and formats.has_surrogates(record):
+      return Problem(f"is not {self.encoding}")
+    return record
 
   def _wrong_bytes(self, path, offset, data, error):
     line_start = data.rfind(b"\n", 0, error.start) + 1
@@ -309,12 +310,6 @@ class _Tally:
     with self._lock:
       sums = [sum(column) for column in zip(*self._by_file.values())] or [0] * 5
     return dict(zip(("documents", "blank", "replaced", "skipped", "bytes"), sums))
-
-
-def _lines(data):
-  """Lines of bytes with their ends: bytes.splitlines would end them at a carriage return as well."""
-  lines = [line + b"\n" for line in data.split(b"\n")]
-  return lines[:-1] if data.endswith(b"\n") else [*lines[:-1], lines[-1][:-1]]
 
 
 def _at(path, error):

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import pickle
+import tracemalloc
 
 import pyarrow
 import pyarrow.parquet
@@ -33,9 +34,9 @@ def skipping(*paths, **options):
   return list(files.iterate()), files.counts()["skipped"]
 
 
-def write_csv(path, rows, header=("id", "text", "more")):
+def write_csv(path, rows, header=("id", "text", "more"), **dialect):
   with open(path, "w", newline="", encoding="utf-8") as stream:
-    writer = csv.writer(stream)
+    writer = csv.writer(stream, **dialect)
     writer.writerow(header)
     writer.writerows(rows)
   return path
@@ -57,8 +58,9 @@ def write_all(folder, documents):
   (folder / "a.jsonl").write_text("\n".join(json.dumps({"text": d}) for d in documents),
                                   encoding="utf-8")
   write_csv(folder / "a.csv", [(i, d, 'a "b"\n') for i, d in enumerate(documents)])
+  write_csv(folder / "a.tsv", [(i, d, "a\t,") for i, d in enumerate(documents)], delimiter="\t")
   write_parquet(folder / "a.parquet", documents, row_group_size=1000)
-  return [folder / f"a.{suffix}" for suffix in ("txt", "jsonl", "csv", "parquet")]
+  return [folder / f"a.{suffix}" for suffix in ("txt", "jsonl", "csv", "tsv", "parquet")]
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
@@ -80,12 +82,22 @@ def test_files_whose_name_says_nothing_are_known_by_content(tmp_path, suffix, na
   documents = make_documents(50)
   kinds = {}
   for path in write_all(tmp_path, documents):
-    if path.suffix != ".csv":
+    if path.suffix not in (".csv", ".tsv"):
       other = tmp_path / f"{path.suffix[1:]}-{name}"
       other.write_bytes(COMPRESS[suffix](path.read_bytes()))
       kinds[path.suffix] = kind_of(other)
       assert read(other) == documents
   assert kinds == {".txt": "text", ".jsonl": "json", ".parquet": "parquet"}
+
+
+@pytest.mark.parametrize("written, encoding", [
+    ("utf-8", "utf-8"), ("utf-8-sig", "utf-8"), ("latin-1", "latin-1")])
+def test_long_json_rows_are_known_by_content(tmp_path, written, encoding):
+  documents = ["rødgrød " * 9000, "kort"]
+  path = tmp_path / "noname"
+  path.write_text("\n".join(json.dumps({"text": d}, ensure_ascii=False) for d in documents),
+                  encoding=written)
+  assert read(path, encoding=encoding) == documents
 
 
 def test_blocks_can_be_read_from_any_offset_again(tmp_path):
@@ -133,7 +145,9 @@ def test_a_transform_may_empty_a_document(tmp_path):
     ("cut.txt.zst", zstd(b"text\n" * 5000)[:-9], "cannot be read: .*[Tt]runcated"),
     ("cut.txt.gz", gzip.compress(b"text\n" * 5000)[:-9], "cannot be read: .*[Tt]runcated"),
     ("flipped.txt.gz", gzip.compress(b"text\n" * 5000)[:-5] + b"xxxxx", "cannot be read"),
+    ("packed.TXT", gzip.compress(b"text\n"), "holds gzip data; rename it to .*packed.TXT.gz"),
     ("page.parquet", b"<!DOCTYPE html><html>", "is not parquet data in spite of its name"),
+    ("rows.jsonl", b"PAR1\x15\x04\x15\x80", "holds parquet data; rename it to .parquet"),
     ("cut.parquet", b"PAR1" + bytes(50), "cannot be read"),
     ("binary.txt", b"fine\n%PDF\0\0", "line 2: holds a NUL"),
     ("utf16.txt", "æøå\n".encode("utf-16-be"), "is not utf-8|holds a NUL"),
@@ -177,6 +191,16 @@ def test_undecodable_lines_are_skipped_on_request(tmp_path):
   assert read(path, errors="replace") == ["one", "r\ufffdd", "two"]
 
 
+def test_skipping_leaves_no_document_cut(tmp_path):
+  paragraphs, rows = tmp_path / "a.txt", tmp_path / "a.csv"
+  paragraphs.write_bytes(b"one\nr\xf8d\nthree\n\nnext\n")
+  assert skipping(paragraphs, documents="blank_line") == (["next"], 1)
+  rows.write_bytes(b'id,text\n1,"a\nr\xf8d"\n\xf8,two\n3,three\n')
+  assert skipping(rows) == (["two", "three"], 1)
+  rows.write_bytes(b"text,\xf8\nr\xf8d,1\n")
+  assert read(rows, errors="replace") == ["r\ufffdd"] and skipping(rows) == ([], 1)
+
+
 def test_csv_fields_hold_line_feeds_and_errors_are_located(tmp_path):
   path = write_csv(tmp_path / "a.csv", [(1, "one\ntwo", "x"), (2, "three", "y")])
   assert read(path) == ["one\ntwo", "three"] and read(path, field="more") == ["x", "y"]
@@ -217,6 +241,27 @@ def test_parquet_rows(tmp_path):
     read(path, field="txt")
   with pytest.raises(DataError, match="column 'n' is of double, not of strings"):
     read(path, field="n")
+
+
+def test_columns_of_one_parquet_file_are_kept_apart(tmp_path):
+  texts, titles = [f"text {i}" for i in range(900)], [f"title {i}" for i in range(900)]
+  path = tmp_path / "a.parquet"
+  pyarrow.parquet.write_table(pyarrow.table({"text": texts, "title": titles}), path)
+  pairs = zip(TextFiles((str(path),)).iterate(), TextFiles((str(path),), field="title").iterate())
+  assert list(pairs) == list(zip(texts, titles))
+
+
+def test_a_large_row_group_of_parquet_is_not_held_in_memory(tmp_path):
+  texts = [f"{i} " * 1000 for i in range(8000)]
+  path = write_parquet(tmp_path / "a.parquet", texts, row_group_size=len(texts),
+                       compression="none", use_dictionary=False)
+  before = pyarrow.total_allocated_bytes()
+  tracemalloc.start()
+  block = TextFiles((str(path),)).read(0, 0)
+  peak = tracemalloc.get_traced_memory()[1] + pyarrow.total_allocated_bytes() - before
+  tracemalloc.stop()
+  assert block.texts == texts[:block.next_offset]
+  assert peak < 0.25 * path.stat().st_size
 
 
 def test_dictionary_columns_of_parquet(tmp_path):

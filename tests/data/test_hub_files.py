@@ -1,15 +1,17 @@
 """Files of the hub: listed, pinned to a commit, fetched as they are read, errors with advice."""
 
+import collections
 import gzip
 import json
 import pickle
+import threading
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from t5jax.data.hub_files import hub_files
-from t5jax.data.text_files import DataError
+from t5jax.data.text_files import DataError, TextFiles
 from tests.data import hub_mirror
 from tests.data.conftest import make_documents
 
@@ -53,7 +55,30 @@ def test_parquet_and_lists_of_patterns(mirror):
   assert len(hub_files(REPO, ["da/train-0*", "da/train-2*"]).paths) == 2
 
 
-def test_a_pipeline_fetches_one_file_ahead(mirror):
+def test_a_pipeline_fetches_files_ahead_and_no_more_than_needed(tmp_path):
+  from t5jax.data.sources import TextSource
+
+  fetched, third = [], threading.Event()
+
+  def fetch(name):
+    fetched.append(name)
+    if len(fetched) == 3:
+      third.set()
+    return str(tmp_path / name)
+
+  names = tuple(f"{i}.txt" for i in range(20))
+  for name in names:  # Each is more than TensorFlow would read ahead by itself.
+    (tmp_path / name).write_text(f"{name}\n" * 2000)
+  source = TextSource(TextFiles(names, fetch=fetch))
+  iterator = source.get_dataset("train", shuffle=False).as_numpy_iterator()
+  assert next(iterator)["text"] == b"0.txt"
+  assert third.wait(timeout=60), "one is open, the next two are on their way"
+  assert len(fetched) == 3
+  assert collections.Counter(row["text"].decode() for row in iterator) == (
+      {name: 2000 - (name == names[0]) for name in names})
+
+
+def test_a_pipeline_reads_the_hub(mirror):
   from t5jax.data.sources import TextSource
 
   source = TextSource(hub_files(REPO, "da/train-*"), hub_files(REPO, "da/validation*"))

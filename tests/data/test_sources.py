@@ -228,7 +228,6 @@ def test_letters_survive_and_split_names_are_checked(tmp_path):
 
 
 @pytest.mark.parametrize("settings, problem", [
-    ({}, "vocab_size = None.*either vocab_file"),
     ({"vocab_size": 10, "vocab_file": "x"}, "vocab_size = 10"),
     ({"vocab_size": 10, "validation_fraction": 1.0}, "validation_fraction = 1.0.*< 1"),
     ({"vocab_size": 10, "documents": "page"}, "documents = 'page'.*'line', 'blank_line'"),
