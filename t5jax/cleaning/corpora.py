@@ -1,6 +1,8 @@
 """What is to be cleaned: files in a fixed order, read in batches from any position."""
 
+import collections
 import dataclasses
+import functools
 import os
 import typing
 
@@ -16,12 +18,15 @@ class Batch(typing.NamedTuple):
     file: number of the file from which to read on.
     next_offset: in it.
     num_bytes: of the files on disk that this batch used up, roughly.
+    counts: Counter of what the reader met: "blank documents", "skipped records" and
+      "replaced sequences".
   """
 
   documents: list
   file: int
   next_offset: int
   num_bytes: int
+  counts: collections.Counter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,21 +55,25 @@ class Corpus:
     return {"files": {path: os.path.getsize(path) for path in self.files.paths},
             "reading": {**settings, "transform": transform}}
 
-  def batches(self, file=0, offset=0, max_bytes=1 << 18):
+  def batches(self, file=0, offset=0, max_bytes=1 << 18, end=None):
     """Yields Batch after Batch, from a position on.
 
     Args:
       file: number of a file.
       offset: in it, 0 or the next_offset of a batch.
       max_bytes: small files are read together up to this size.
+      end: number of the file before which to stop, None for all.
     """
-    documents, num_bytes, size = [], 0, 0
-    while file < len(self.files.paths):
+    documents, num_bytes, size, counts = [], 0, 0, collections.Counter()
+    end = len(self.files.paths) if end is None else end
+    while file < end:
       before = self._bytes_used(file, offset)
       block = self.files.read(file, offset)
       documents += [(text, self._source(file), self._id(file, offset, i))
                     for i, text in enumerate(block.texts)]
       size += sum(map(len, block.texts))
+      counts.update({"blank documents": block.num_blank, "skipped records": block.num_skipped,
+                     "replaced sequences": block.num_replaced})
       if block.next_offset == offset:
         num_bytes += os.path.getsize(self.files.paths[file]) - before
         file, offset = file + 1, 0
@@ -72,9 +81,9 @@ class Corpus:
         offset = block.next_offset
         num_bytes += self._bytes_used(file, offset) - before
       if size >= max_bytes:
-        yield Batch(documents, file, offset, num_bytes)
-        documents, num_bytes, size = [], 0, 0
-    yield Batch(documents, file, offset, num_bytes)
+        yield Batch(documents, file, offset, num_bytes, counts)
+        documents, num_bytes, size, counts = [], 0, 0, collections.Counter()
+    yield Batch(documents, file, offset, num_bytes, counts)
 
   def _bytes_used(self, file, offset):
     """How much of a file is read at an offset, as far as that can be known before its end."""
@@ -86,6 +95,15 @@ class Corpus:
     path = self.files.paths[file]
     return os.path.basename(os.path.dirname(path) if self.files.documents == "file" else path)
 
+  @functools.cached_property
+  def _names(self):
+    """Of the files, each its own: with the folders that tell them apart, if need be."""
+    names = [os.path.basename(path) for path in self.files.paths]
+    if len(set(names)) == len(names):
+      return names
+    root = os.path.commonpath([os.path.dirname(path) for path in self.files.paths])
+    return [os.path.relpath(path, root) for path in self.files.paths]
+
   def _id(self, file, offset, position):
-    name = os.path.basename(self.files.paths[file])
+    name = self._names[file]
     return name if self.files.documents == "file" else f"{name}:{offset}:{position}"

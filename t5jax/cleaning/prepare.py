@@ -52,7 +52,7 @@ def prepare(corpus, settings, output_dir, num_processes=1):
 
   The result does not depend on the number of processes, nor on being interrupted. Beside
   what lies in `work/` meanwhile (the kept text once more, and about 540 bytes per document), memory
-  holds some 40 bytes per document.
+  holds some 60 bytes per document, and up to 2 GiB of hashes while duplicates are sought.
 
   Args:
     corpus: a corpora.Corpus.
@@ -72,9 +72,10 @@ def prepare(corpus, settings, output_dir, num_processes=1):
   with _lock(output):
     plan = json.loads(json.dumps({**corpus.fingerprint(), "settings": dataclasses.asdict(settings)}))
     _check_plan(output / "plan.json", plan)
-    if (output / "report.json").exists():
-      return Report.from_json(json.loads((output / "report.json").read_text(encoding="utf-8")))
     work = output / "work"
+    if (output / "report.json").exists():
+      shutil.rmtree(work, ignore_errors=True)  # The end of an earlier run may have left it.
+      return Report.from_json(json.loads((output / "report.json").read_text(encoding="utf-8")))
     work.mkdir(exist_ok=True)
     report = stages.clean(corpus, settings.cleaning, work, num_processes)
     if not report.counts["kept"]:

@@ -6,13 +6,15 @@ import json
 _NUM_EXAMPLES = 3
 _EXAMPLE_CHARACTERS = 200
 _NUM_REASONS = 20
+_ODDITIES = ("blank documents", "skipped records", "replaced sequences", "U+FFFD")
 
 
 class Report:
   """Grows with each document.
 
   Attributes:
-    counts: {"read", "kept", "characters read", "characters kept": int}.
+    counts: {"read", "kept", "characters read", "characters kept", "U+FFFD": int}, the last
+      being characters that were lost before this reading; and what the reader met.
     dropped: {rule: number of documents}.
     changed: {rule: number of documents}.
     reasons: {rule: {reason: number of documents}}.
@@ -34,9 +36,10 @@ class Report:
     document = verdict.document
     length = len(document.text)
     self.counts["read"] += 1
-    self.counts["characters read"] += length
+    self.counts["characters read"] += verdict.num_characters
+    self.counts["U+FFFD"] += document.text.count("\ufffd")
     source = self.sources.setdefault(document.source, [0, 0, 0, 0])
-    for i, value in enumerate((1, kept, length, kept * length)):
+    for i, value in enumerate((1, kept, verdict.num_characters, kept * length)):
       source[i] += value
     self.changed.update(verdict.changed_by)
     if kept:
@@ -74,7 +77,8 @@ class Report:
     lines = [f"# {title}", "", *(f"- {note}" for note in notes), "",
              f"{read:,} documents read, {kept:,} kept ({kept / max(read, 1):.1%}); "
              f"{self.counts['characters read']:,} characters read, "
-             f"{self.counts['characters kept']:,} kept.", "",
+             f"{self.counts['characters kept']:,} kept.",
+             *(f"{self.counts[name]:,} {name}." for name in _ODDITIES if self.counts[name]), "",
              "| rule | dropped | changed | most frequent reasons |", "|---|---|---|---|"]
     for rule in dict.fromkeys([*self.changed, *self.dropped]):
       reasons = sorted(self.reasons.get(rule, {}).items(), key=lambda item: -item[1])[:5]

@@ -166,8 +166,9 @@ class TokensPerCharacter:
 class Language:
   """Drops documents of other languages, by fastText's lid.176 (compressed, works offline).
 
-  A document is judged as a whole, by samples from its beginning, middle and end, and stays if the
-  expected language has at least the threshold of probability. What is too short to tell stays.
+  A document is judged as a whole, by samples from its beginning, middle and end, and stays if no
+  language is likelier than the expected one, and that has at least the threshold of probability.
+  What is too short to tell stays.
 
   Thresholds do not carry over between detectors. With this one, all of a sample of Danish
   parliament, Europarl, scripture and speech passed 0.25, and none of Bornholmsk: sections known to be
@@ -176,7 +177,7 @@ class Language:
 
   name = "language"
   _PART = 1000  # Characters of each sample.
-  _MIN_LETTERS = 50
+  _MIN_LETTERS = 80
 
   def __init__(self, language, threshold, trusted_sources=()):
     """Loads the model.
@@ -205,6 +206,7 @@ class Language:
                                      text[-self._PART:]])).replace("\n", " ")
     found = self._detector.detect(sample, model="lite", k=5)
     probability = {guess["lang"]: guess["score"] for guess in found}
-    if probability.get(self._language, 0.0) < self._threshold:
+    expected = probability.get(self._language, 0.0)
+    if expected < max([self._threshold, *probability.values()]):
       raise Dropped(found[0]["lang"] if found else "unknown")
     return text

@@ -10,7 +10,7 @@ are complete: whoever starts again cuts off what came later and goes on from the
 """
 
 import collections
-import concurrent.futures
+import concurrent.futures.process
 import json
 import multiprocessing
 import os
@@ -22,6 +22,7 @@ from tqdm import tqdm
 from t5jax.cleaning import duplicates
 from t5jax.cleaning.cleaner import Cleaner, Document
 from t5jax.cleaning.report import Report
+from t5jax.data.text_files import DataError
 
 _JOURNAL_SECONDS = 5
 _MAX_BATCH_BYTES = 1 << 18
@@ -64,10 +65,9 @@ class Journal:
     """Returns the size of a file."""
     return self._files[name].tell()
 
-  def note_if_due(self):
-    """Notes the moment on disk, if the last note is some seconds old."""
-    if time.monotonic() - self._noted > _JOURNAL_SECONDS:
-      self.note()
+  def is_due(self):
+    """Returns whether the last note is some seconds old."""
+    return time.monotonic() - self._noted > _JOURNAL_SECONDS
 
   def note(self):
     """Notes the moment on disk."""
@@ -115,14 +115,16 @@ def clean(corpus, settings, work, num_processes):
     with bar, _Pool(settings, num_processes) as pool:
       batches = corpus.batches(journal.state["file"], journal.state["offset"], _MAX_BATCH_BYTES)
       for batch, results in pool.map(batches):
+        report.counts.update(batch.counts)
         for result in results:
           _append(journal, report, *result)
         journal.state.update(file=batch.file, offset=batch.next_offset,
-                             bytes=journal.state["bytes"] + batch.num_bytes,
-                             report=report.to_json())
+                             bytes=journal.state["bytes"] + batch.num_bytes)
         bar.update(batch.num_bytes)
-        journal.note_if_due()
-    journal.state["done"] = True
+        if journal.is_due():
+          journal.state["report"] = report.to_json()
+          journal.note()
+    journal.state.update(done=True, report=report.to_json())
   journal.close()
   return report
 
@@ -171,13 +173,17 @@ class _Pool:
       yield from ((batch, _clean_batch(batch.documents)) for batch in batches)
       return
     running = collections.deque()
-    for batch in batches:
-      running.append((batch, self._pool.submit(_clean_batch, batch.documents)))
-      if len(running) >= _IN_FLIGHT * self._count:
-        batch, future = running.popleft()
+    try:
+      for batch in batches:
+        running.append((batch, self._pool.submit(_clean_batch, batch.documents)))
+        if len(running) >= _IN_FLIGHT * self._count:
+          batch, future = running.popleft()
+          yield batch, future.result()
+      for batch, future in running:
         yield batch, future.result()
-    for batch, future in running:
-      yield batch, future.result()
+    except concurrent.futures.process.BrokenProcessPool as error:
+      raise DataError("a process was ended from outside, perhaps for want of memory. The same "
+                      "command goes on from here; fewer workers need less.") from error
 
 
 _cleaner = None
