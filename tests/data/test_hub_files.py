@@ -56,21 +56,27 @@ def test_parquet_and_lists_of_patterns(mirror):
 
 
 def test_a_pipeline_fetches_files_ahead_and_no_more_than_needed(tmp_path):
+  import tensorflow as tf
+
   from t5jax.data.sources import TextSource
 
-  fetched, third = [], threading.Event()
+  fetched, third = set(), threading.Event()
 
   def fetch(name):
-    fetched.append(name)
+    fetched.add(name)
     if len(fetched) == 3:
       third.set()
     return str(tmp_path / name)
 
   names = tuple(f"{i}.txt" for i in range(20))
-  for name in names:  # Each is more than TensorFlow would read ahead by itself.
+  for name in names:
     (tmp_path / name).write_text(f"{name}\n" * 2000)
   source = TextSource(TextFiles(names, fetch=fetch))
-  iterator = source.get_dataset("train", shuffle=False).as_numpy_iterator()
+  options = tf.data.Options()
+  options.autotune.enabled = False  # TensorFlow shall not read ahead by itself.
+  options.experimental_optimization.inject_prefetch = False
+  dataset = source.get_dataset("train", shuffle=False).with_options(options)
+  iterator = dataset.as_numpy_iterator()
   assert next(iterator)["text"] == b"0.txt"
   assert third.wait(timeout=60), "one is open, the next two are on their way"
   assert len(fetched) == 3
