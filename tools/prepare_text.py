@@ -3,9 +3,9 @@
     python tools/prepare_text.py --files='raw/*.jsonl' --language=da --output_dir=clean
     python tools/prepare_text.py --dagw=dagw/sektioner --language=da --output_dir=clean
 
-Crawled pages need --web as well. What is dropped lies in clean/rejected, and clean/report.md says why.
-The same command goes on where it was stopped. For corpora beyond one machine --engine=beam does the
-same on any runner of Apache Beam, which --beam_options name.
+Crawled pages need --web as well. What is dropped lies in clean/rejected, and clean/report.md says
+why. The same command goes on where it was stopped. For corpora beyond one machine --engine=beam
+does the same on any runner of Apache Beam, which --beam_options name.
 """
 
 import argparse

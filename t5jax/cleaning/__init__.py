@@ -1,1 +1,1 @@
-"""Raw text to text worth training on: repair, rules, languages, duplicates. No TensorFlow, no JAX."""
+"""Raw text to text worth training on: repair, rules, duplicates. No TensorFlow, no JAX."""

@@ -1,10 +1,10 @@
-"""Exact and near duplicates: MinHash signatures, bands, and what an earlier document makes redundant.
+"""Exact and near duplicates: MinHash signatures, bands, and which documents repeat another.
 
-Two documents are near duplicates if the sets of their runs of three words overlap (Jaccard index) by
-about 0.6 or more. Changing one word in twenty, each of which is in three runs, leaves 0.75. MinHash
-(Broder 1997) estimates the index from 128 numbers a document; locality-sensitive hashing finds the
-pairs to compare: 32 bands of 4 numbers meet in a bucket with a probability of 1 - (1 - J^4)^32, which
-is 99.99 % at 0.75 and 5 % at 0.2.
+Two documents are near duplicates if the sets of their runs of three words overlap (Jaccard index)
+by about 0.6 or more. Changing one word in twenty, each of which is in three runs, leaves 0.75.
+MinHash (Broder 1997) estimates the index from 128 numbers a document; locality-sensitive hashing
+finds the pairs to compare: 32 bands of 4 numbers meet in a bucket with a probability of
+1 - (1 - J^4)^32, which is 99.99 % at 0.75 and 5 % at 0.2.
 
 Case, white space and punctuation do not count; letters do: `aa` and `å` are different.
 """
@@ -58,7 +58,8 @@ def signature(text):
   words = np.array(words, np.uint64)
   shingles = np.zeros(len(words) - SHINGLE_WORDS + 1, np.uint64)
   for i in range(SHINGLE_WORDS):
-    shingles = (shingles * np.uint64(0x9E3779B1) + words[i:i + len(shingles)]) & np.uint64(2**32 - 1)
+    shingles = shingles * np.uint64(0x9E3779B1) + words[i:i + len(shingles)]
+    shingles &= np.uint64(2**32 - 1)
   shingles = np.unique(shingles)
   if len(shingles) < MIN_SHINGLES:
     return np.full(NUM_HASHES, _EMPTY)

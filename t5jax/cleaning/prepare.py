@@ -1,4 +1,4 @@
-"""Cleans a corpus from files to shards ready to train on; can be stopped and started at any time."""
+"""Cleans a corpus, from files to shards ready to train on; can be stopped at any time."""
 
 import contextlib
 import dataclasses
@@ -70,7 +70,8 @@ def prepare(corpus, settings, output_dir, num_processes=1):
   output = pathlib.Path(output_dir).expanduser()
   output.mkdir(parents=True, exist_ok=True)
   with _lock(output):
-    plan = json.loads(json.dumps({**corpus.fingerprint(), "settings": dataclasses.asdict(settings)}))
+    plan = {**corpus.fingerprint(), "settings": dataclasses.asdict(settings)}
+    plan = json.loads(json.dumps(plan))  # As it is read back.
     _check_plan(output / "plan.json", plan)
     work = output / "work"
     if (output / "report.json").exists():
@@ -79,8 +80,8 @@ def prepare(corpus, settings, output_dir, num_processes=1):
     work.mkdir(exist_ok=True)
     report = stages.clean(corpus, settings.cleaning, work, num_processes)
     if not report.counts["kept"]:
-      raise DataError(f"{output}: no document is left of {report.counts['read']:,}; what was dropped "
-                      f"is in {work / 'rejected.jsonl'}.")
+      raise DataError(f"{output}: no document is left of {report.counts['read']:,}; what was "
+                      f"dropped is in {work / 'rejected.jsonl'}.")
     found = stages.find_duplicates(work)
     _write(settings, output, work, found, report)
     (output / "report.md").write_text(
@@ -156,7 +157,8 @@ def _order(order, path, offsets, ends, dropped):
 
 
 def _bins(text):
-  return np.array([zlib.crc32(word.encode()) % _WORD_BINS for word in text.lower().split()], np.int64)
+  words = text.lower().split()
+  return np.array([zlib.crc32(word.encode()) % _WORD_BINS for word in words], np.int64)
 
 
 def _texts(path, starts, ends, title):

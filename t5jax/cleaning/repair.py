@@ -4,8 +4,7 @@ import functools
 import re
 import unicodedata
 
-_SPACES = dict.fromkeys(map(ord, "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008"
-                                 "\u2009\u200a\u202f\u205f\u3000\t"), " ")
+_SPACES = dict.fromkeys([ord("\t"), 0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000], " ")
 _LINE_ENDS = dict.fromkeys(map(ord, "\u2028\u2029\u0085\v\f"), "\n")
 # The soft hyphen marks where a word may be broken: without it the word is whole again.
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
@@ -22,7 +21,7 @@ _MANY_LINES = re.compile("\n{3,}")
 def _ftfy():
   """ftfy with its repairs of encodings, and without its changes of typography.
 
-  Quotes stay as they are (»«, „“ belong to the language), and so do ligatures, widths and fractions.
+  Quotes stay as they are (»«, „“ belong to the language), and so do ligatures, widths, fractions.
   """
   import ftfy
 

@@ -84,7 +84,8 @@ class Report:
       reasons = sorted(self.reasons.get(rule, {}).items(), key=lambda item: -item[1])[:5]
       lines.append(f"| {rule} | {self.dropped.get(rule, 0):,} | {self.changed.get(rule, 0):,} | "
                    + ", ".join(f"{_cell(reason)}: {count:,}" for reason, count in reasons) + " |")
-    lines += ["", "| source | documents read | kept | characters read | kept |", "|---|---|---|---|---|"]
+    lines += ["", "| source | documents read | kept | characters read | kept |",
+              "|---|---|---|---|---|"]
     sources = sorted(self.sources.items(), key=lambda item: -item[1][2])[:100]
     lines += [f"| {_cell(name)} | " + " | ".join(f"{n:,}" for n in numbers) + " |"
               for name, numbers in sources]

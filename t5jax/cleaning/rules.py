@@ -171,8 +171,8 @@ class Language:
   What is too short to tell stays.
 
   Thresholds do not carry over between detectors. With this one, all of a sample of Danish
-  parliament, Europarl, scripture and speech passed 0.25, and none of Bornholmsk: sections known to be
-  of a language that the detector does not know are to be trusted.
+  parliament, Europarl, scripture and speech passed 0.25, and none of Bornholmsk: sections known
+  to be of a language that the detector does not know are to be trusted.
   """
 
   name = "language"

@@ -4,9 +4,9 @@
     find        duplicates among what was kept
     write       shards of training and validation text, and what was set apart
 
-All that is between the stages lies in `work/` of the output folder. Results are appended in the order
-of the corpus, whatever the number of processes, and a journal says up to which byte of which file they
-are complete: whoever starts again cuts off what came later and goes on from there.
+All that is between the stages lies in `work/` of the output folder. Results are appended in the
+order of the corpus, whatever the number of processes, and a journal says up to which byte of which
+file they are complete: whoever starts again cuts off what came later and goes on from there.
 """
 
 import collections
@@ -217,8 +217,9 @@ def find_duplicates(work):
   path = work / "duplicates.npz"
   if not path.exists():
     exact = np.fromfile(work / "exact.i64", np.int64)
-    signatures = (np.memmap(work / "signatures.u32", np.uint32, "r").reshape(
-        -1, duplicates.NUM_HASHES) if len(exact) else np.zeros((0, duplicates.NUM_HASHES), np.uint32))
+    shape = len(exact), duplicates.NUM_HASHES
+    signatures = (np.memmap(work / "signatures.u32", np.uint32, "r", shape=shape) if len(exact)
+                  else np.zeros(shape, np.uint32))  # An empty file cannot be mapped.
     first, is_exact, is_near = duplicates.find_duplicates(exact, signatures)
     with open(f"{path}.partial", "wb") as file:
       np.savez(file, first=first, is_exact=is_exact, is_near=is_near)

@@ -1,8 +1,8 @@
 """What the rules know about languages: end marks, abbreviations, phrases of web pages, bad words.
 
-C4's English rules and strings are those of arXiv:1910.10683, section 2.2. The lists of bad words are
-short and explicit on purpose: a longer list drops ordinary text, as C4's English one does in Danish,
-where `slut` is "end", `fag` "subject" and `tit` "often".
+C4's English rules and strings are those of arXiv:1910.10683, section 2.2. The lists of bad words
+are short and explicit on purpose: a longer list drops ordinary text, as C4's English one does in
+Danish, where `slut` is "end", `fag` "subject" and `tit` "often".
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ class Words:
   abbreviations: tuple = ()
 
 
-_ENGLISH_POLICY = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies",
-                   "use cookies")
+_ENGLISH_POLICY = ("terms of use", "privacy policy", "cookie policy", "uses cookies",
+                   "use of cookies", "use cookies")
 
 LANGUAGES = {
     "en": Words(

@@ -14,7 +14,7 @@ def add_arguments(parser):
                       "t5jax.tasks such as danish.dynaword")
   parser.add_argument("--module", help="to import first, which registers --task")
   parser.add_argument("--vocab_file", help="SentencePiece model of a corpus of t5jax.tasks")
-  parser.add_argument("--input_length", type=int, default=512, help="tokens of the inputs of --task")
+  parser.add_argument("--input_length", type=int, default=512, help="tokens of inputs of --task")
   parser.add_argument("--target_length", type=int, default=114, help="tokens of its targets")
 
 

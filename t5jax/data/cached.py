@@ -1,9 +1,9 @@
 """Batches from a tokenised cache: any example in constant time, in an order that is a formula.
 
-The tokens of a split are one long stream, read as a circle. In each epoch it is cut into segments from
-another starting point, and they come in another order, so the example at any position is computed
-from (seed, epoch, index) alone. That is all that a checkpoint holds, any number of hosts can share a
-stream, and a resumed run reads nothing twice. No TensorFlow.
+The tokens of a split are one long stream, read as a circle. In each epoch it is cut into segments
+from another starting point, and they come in another order, so the example at any position is
+computed from (seed, epoch, index) alone. That is all that a checkpoint holds, any number of hosts
+can share a stream, and a resumed run reads nothing twice. No TensorFlow.
 """
 
 import collections
@@ -21,8 +21,8 @@ from t5jax.data.permutation import permute
 from t5jax.data.text_files import DataError
 
 INFO_NAME = "info.json"
-HOW_TO_BUILD = ("Make it: python tools/cache_task.py, with the --gin_file and --gin. flags of the run, "
-                "CACHE_DIR among them.")
+HOW_TO_BUILD = ("Make it: python tools/cache_task.py, with the --gin_file and --gin. flags of the "
+                "run, CACHE_DIR among them.")
 _PREFETCH = 2  # Batches.
 
 

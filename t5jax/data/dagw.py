@@ -1,4 +1,4 @@
-"""Danish Gigaword in its own layout: a folder for each section, a file without suffix for each document.
+"""Danish Gigaword in its own layout: a folder a section, a file without suffix a document.
 
 Beside the documents each section has metadata, a README and a licence (Strømberg-Derczynski et al.
 2021, gigaword.dk).

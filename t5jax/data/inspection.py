@@ -162,7 +162,8 @@ def write_html(inspection, path):
     file.write(f"""<!DOCTYPE html><html><head><meta charset="utf-8"><title>{title}</title><style>
 body {{ font: 15px/1.45 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}
 th {{ text-align: left; font-weight: normal; color: #555; padding-right: 1.5em }}
-pre {{ white-space: pre-wrap; background: #f4f4f4; padding: .8em; max-height: 24em; overflow: auto }}
+pre {{ white-space: pre-wrap; background: #f4f4f4; padding: .8em; max-height: 24em;
+  overflow: auto }}
 mark {{ background: #ffd866 }} img {{ max-width: 100% }}
 </style></head><body><h1>{title}</h1><table>{figures}</table>
 <img alt="histograms" src="data:image/png;base64,{_histograms(inspection)}">

@@ -129,7 +129,8 @@ class TaskData:
     rows = _rows("TaskData.batch_size", self.batch_size, process_index, process_count)
     if self._has_own_cache():
       examples = self._cached_examples("train", self.seed)
-      return cached.CachedIterator(examples, self.batch_size, self._cached_fingerprint(examples), rows)
+      return cached.CachedIterator(examples, self.batch_size,
+                                   self._cached_fingerprint(examples), rows)
     import seqio
 
     shard = seqio.ShardInfo(process_index, process_count) if process_count > 1 else None
@@ -186,7 +187,8 @@ class TaskData:
       lengths = {name: stretch * length for name, length in lengths.items()}
     data = dataclasses.replace(self, feature_lengths=lengths)
     with clean_errors():
-      for x in data._dataset(split, num_epochs=1, seed=_EVAL_SEED, shuffle=False).as_numpy_iterator():
+      dataset = data._dataset(split, num_epochs=1, seed=_EVAL_SEED, shuffle=False)
+      for x in dataset.as_numpy_iterator():
         yield x["inputs"], x["targets"]
 
   def unigram_entropy(self, batches):

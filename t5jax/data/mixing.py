@@ -1,8 +1,8 @@
 """In which order the parts of a mixture take turns: at random, in exact proportion, seekable.
 
 Every 100,000 examples hold each part as often as its rate says, up to rounding; within them the
-order is random. So where an example comes from is a function of its position alone, and no part runs
-ahead by chance.
+order is random. So where an example comes from is a function of its position alone, and no part
+runs ahead by chance.
 """
 
 import functools

@@ -1,9 +1,9 @@
 """What a model learns from plain text: segments of tokens become inputs and targets. NumPy only.
 
 An objective works on a batch of segments at once. Each row has a random generator of its own, so
-that an example does not depend on the batch, the host or the pipeline it comes in. Every masked span
-is replaced by one sentinel in the inputs and follows the same sentinel in the targets; both end
-with EOS. No id in a text is special: where the spans are is known by position.
+that an example does not depend on the batch, the host or the pipeline it comes in. Every masked
+span is replaced by one sentinel in the inputs and follows the same sentinel in the targets; both
+end with EOS. No id in a text is special: where the spans are is known by position.
 """
 
 import dataclasses
@@ -347,8 +347,8 @@ def _random_partition(uniform, num_parts):
     int [B, num_parts].
   """
   cuts = np.argpartition(uniform, num_parts - 2, axis=1)[:, :num_parts - 1]
-  cuts = np.sort(cuts, axis=1) + 1
-  return np.diff(np.pad(cuts, [(0, 0), (1, 1)], constant_values=((0, 0), (0, uniform.shape[1] + 1))))
+  cuts, count = np.sort(cuts, axis=1) + 1, uniform.shape[1] + 1
+  return np.diff(np.pad(cuts, [(0, 0), (1, 1)], constant_values=((0, 0), (0, count))))
 
 
 def _three_deviations_above(mean):

@@ -1,4 +1,4 @@
-"""A random order of n things in constant memory: where the i-th comes from, without a list of them."""
+"""A random order of n things in constant memory: which is the i-th, without a list of them."""
 
 import numpy as np
 
@@ -8,8 +8,8 @@ _ROUNDS = 6
 def permute(positions, size, key):
   """Maps positions to a pseudo-random permutation of range(size), by a Feistel network.
 
-  A network over the next even power of two permutes; what falls outside `size` goes through it again
-  until it falls inside. Written out here and not taken from a library, so that a saved position
+  A network over the next even power of two permutes; what falls outside `size` goes through it
+  again until it falls inside. Written out here and not taken from a library, so that a saved position
   means the same data with every version of every library.
 
   Args:
@@ -35,7 +35,7 @@ def permute(positions, size, key):
 
 
 def _mix(x):
-  """The finaliser of SplitMix64 (Steele et al. 2014): every bit of uint64 depends on every other."""
+  """The finaliser of SplitMix64 (Steele et al. 2014): every bit depends on every other."""
   with np.errstate(over="ignore"):
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

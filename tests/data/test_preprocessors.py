@@ -1,4 +1,4 @@
-"""Documents to segments to examples: nothing padded, nothing dropped, lengths as t5 computes them."""
+"""Documents to segments to examples: nothing padded, nothing dropped, lengths as in t5."""
 
 import numpy as np
 import pytest
