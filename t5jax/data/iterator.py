@@ -39,9 +39,9 @@ class TaskData:
     batch_size: examples per step, over all hosts.
     module: module to import first, which registers `task`.
     seed: of order and masks; the same seed gives the same batches.
-    shuffle_buffer_size: examples from which the next is drawn. Small, since they are held in
-      memory and saved with each checkpoint: about 2.5 KB each at 512/114. The tasks of a mixture
-      have their own, seqio's 1000 unless they were registered with another.
+    shuffle_buffer_size: examples from which the next is drawn, of each part of a mixture. Small,
+      since they are held in memory and saved with each checkpoint: about 2.5 KB each at 512/114.
+      A cache needs none: it is shuffled as a whole.
     num_eval_batches: at most so many batches of the validation split.
     eval_batch_size: None for batch_size.
     use_cached: read what tools/cache_task.py has tokenised: faster, shuffled as a whole, and
@@ -134,8 +134,7 @@ class TaskData:
     import seqio
 
     shard = seqio.ShardInfo(process_index, process_count) if process_count > 1 else None
-    dataset = self._dataset("train", num_epochs=None, seed=self.seed, shard_info=shard)
-    batches = self._batched(dataset, self.batch_size // process_count, drop_remainder=True)
+    batches = self._online_batches("train", self.seed, self.batch_size // process_count, shard)
     return OnlineIterator(batches, self._fingerprint(process_index, process_count))
 
   def eval_batches(self, process_index=0, process_count=1):
@@ -158,8 +157,7 @@ class TaskData:
       count = min(examples.num_segments, self.num_eval_batches * batch_size)
       batches = cached.CachedIterator(examples, batch_size, fingerprint={}, num_examples=count)
     else:
-      dataset = self._dataset("validation", num_epochs=1, seed=_EVAL_SEED)
-      batches = OnlineIterator(self._batched(dataset, batch_size, drop_remainder=False).take(
+      batches = OnlineIterator(self._online_batches("validation", _EVAL_SEED, batch_size).take(
           self.num_eval_batches), fingerprint={})
     whole = [features.pad_rows(batch, batch_size) for batch in batches]
     if not whole:
@@ -281,7 +279,42 @@ class TaskData:
       message = " ".join(str(error).split())
       raise DataError(f"task {provider.name!r} cannot be built: {message}") from error
 
-  def _batched(self, dataset, batch_size, drop_remainder):
+  def _online_batches(self, split, seed, batch_size, shard_info=None):
+    """The tf.data pipeline of padded batches: endless and shuffled of "train", else one pass."""
+    import tensorflow as tf
+
+    training = split == "train"
+    num_epochs = None if training else 1
+    if self._is_pretraining():
+      # Past seqio's steps on single examples, which cost as much as tokenising.
+      examples = self._pretraining_examples(split, seed, shard_info, num_epochs, training)
+      batches = examples.batch(batch_size, drop_remainder=training)
+    else:
+      batches = self._padded(self._dataset(split, num_epochs, seed, shard_info), batch_size,
+                             drop_remainder=training)
+    options = tf.data.Options()
+    options.deterministic = True
+    return batches.with_options(options).prefetch(2)
+
+  def _pretraining_examples(self, split, seed, shard_info, num_epochs, shuffle):
+    import seqio
+
+    from t5jax.data import mixing, preprocessors
+
+    parts, tasks = [], self.tasks(split)
+    for task in tasks:
+      documents = task.source.get_dataset(split, shuffle=shuffle, seed=seed, shard_info=shard_info)
+      with seqio.utils.map_seed_manager(seed):
+        part = preprocessors.padded_groups(
+            documents.repeat(num_epochs), task.output_features, self.feature_lengths,
+            preprocessors.objective_of(task)).unbatch()
+      parts.append(part.shuffle(self.shuffle_buffer_size, seed) if shuffle else part)
+    if len(parts) == 1:
+      return parts[0]
+    provider = self._registered()
+    return mixing.sample(parts, [provider.get_rate(task) for task in tasks], seed)
+
+  def _padded(self, dataset, batch_size, drop_remainder):
     import tensorflow as tf
 
     spec = dataset.element_spec
@@ -291,11 +324,8 @@ class TaskData:
                       f"'targets'; present: {', '.join(map(repr, spec))}.")
     shapes = {n: [] if n == "epoch" else [self.feature_lengths[n]] for n in names}
     padding = {n: tf.constant(features.PADDING, spec[n].dtype) for n in names}
-    batches = dataset.map(lambda x: {n: x[n] for n in names}).padded_batch(
+    return dataset.map(lambda x: {n: x[n] for n in names}).padded_batch(
         batch_size, shapes, padding, drop_remainder)
-    options = tf.data.Options()
-    options.deterministic = True
-    return batches.with_options(options).prefetch(2)
 
   def _fingerprint(self, process_index, process_count):
     """What must be the same for a saved position to make sense."""

@@ -2,9 +2,11 @@
 
 import functools
 import hashlib
+import itertools
 import os
 import re
 
+import numpy as np
 import sentencepiece
 
 _SENTINEL = re.compile(r"<extra_id_(\d+)>")
@@ -101,6 +103,19 @@ class Vocabulary:
     for position, part in enumerate(_SENTINEL.split(text)):
       ids += [self.sentinel_id(int(part))] if position % 2 else self._processor.encode(part)
     return ids
+
+  def encode_batch(self, texts):
+    """Turns many texts into ids at once, without EOS; other threads of Python go on meanwhile.
+
+    Args:
+      texts: list of str.
+
+    Returns:
+      (ids of all texts, one behind the other, int32 [N]; number of ids of each, int64 [texts]).
+    """
+    ids = self._processor.encode(texts)
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    return np.fromiter(itertools.chain.from_iterable(ids), np.int32, lengths.sum()), lengths
 
   def decode(self, ids):
     """Turns ids into text.
