@@ -21,6 +21,7 @@ import pathlib
 import statistics
 import sys
 import tempfile
+import threading
 import time
 
 try:
@@ -166,8 +167,17 @@ def build_cache(bench):
 
 def _in_own_process(function, *arguments):
   context = multiprocessing.get_context("spawn")
-  with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+  with concurrent.futures.ProcessPoolExecutor(1, context, _end_with_parent) as pool:
     return pool.submit(function, *arguments).result()
+
+
+def _end_with_parent():
+  """Ends this process when the one that started it is killed; by itself it would stay for ever."""
+  def watch():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
 
 
 def write_text(documents, folder, num_bytes):
