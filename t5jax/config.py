@@ -51,7 +51,7 @@ def build(root, gin_files, bindings=()):
     # Left unlocked: the parts are references that are called, and bound, again and again.
     gin.parse_config_files_and_bindings(paths, [_quoted(b) for b in bindings],
                                         finalize_config=False)
-    _check_macros()
+    _check_macros(user_texts)
     configured = gin.get_configurable(root)()
   except ConfigError:
     raise
@@ -125,12 +125,17 @@ def _quoted(binding):
   return f"{name} = {value}"
 
 
-def _check_macros():
-  """Raises on a macro that is set but never read, and on one that is read but never set."""
+def _check_macros(user_texts):
+  """Raises on a user's macro that is never read, and on one that is read but never set.
+
+  A macro of t5jax's own files is no longer read where the user binds directly what it feeds.
+  """
   given = {scope for scope, selector in gin_config._CONFIG if selector == "gin.macro"}
   read = {reference.scopes[0] for reference in gin_config.iterate_references(gin_config._CONFIG)
           if reference.selector == "gin.macro"}
-  for name in sorted(given - read):
+  by_user = {name for name in given
+             if any(re.search(rf"^\s*{name}\s*=", text, re.MULTILINE) for text in user_texts)}
+  for name in sorted(by_user - read):
     raise ConfigError(f"{name} is set, but nothing uses it." + nearest(name, read))
   for name in sorted(read - given):
     raise ConfigError(f"{name} is needed, but not set: add --gin.{name}=VALUE.")

@@ -138,16 +138,16 @@ class TaskCorpus(Corpus):
 
   def sample(self, max_bytes):
     """Yields training documents of files in random order, several at a time; see Corpus."""
-    from t5jax.data.online import clean_errors
+    from t5jax.data.online import Elements
 
     dataset = self.source().get_dataset(split="train", shuffle=True, seed=0)
     num_bytes = 0
-    with clean_errors():
-      for example in dataset.as_numpy_iterator():
-        yield example["text"].decode()
-        num_bytes += len(example["text"])
-        if num_bytes >= max_bytes:
-          return
+    for example in Elements(dataset):
+      text = example["text"].numpy()
+      yield text.decode()
+      num_bytes += len(text)
+      if num_bytes >= max_bytes:
+        return
 
   def register(self, vocab_file=None):
     """Registers the seqio task; see Corpus."""

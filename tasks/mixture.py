@@ -60,15 +60,17 @@ class CorpusMixture(Corpus):
       values = getattr(self, field)
       if values is not None and len(values) != len(names):
         raise self._setting_error(field, values, f"a number for each of {', '.join(names)}")
-    Turns(self.mixing_rates(), 0)
+    Turns(self._weights(), 0)
 
   def mixing_rates(self):
     """Returns the share of each corpus: floats that add up to 1."""
+    weights = self._weights()
+    return [weight / sum(weights) for weight in weights]
+
+  def _weights(self):
     if self.rates is not None:
-      rates = list(self.rates)
-    else:
-      rates = [size ** (1 / self.temperature) for size in self.sizes or [1] * len(self.corpora)]
-    return [rate / sum(rates) for rate in rates]
+      return list(self.rates)
+    return [size ** (1 / self.temperature) for size in self.sizes or [1] * len(self.corpora)]
 
   def parts(self):
     """Returns the corpora with the objective of the mixture, if it has one."""

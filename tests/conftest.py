@@ -7,7 +7,10 @@ import tempfile
 
 # Before JAX starts its backend. Tests that need one device take jax.devices()[:1].
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+# XLA ends a process whose devices have not met within 40 seconds: on a busy machine they may need more.
+os.environ["XLA_FLAGS"] = ("--xla_force_host_platform_device_count=8 "
+                           "--xla_cpu_collective_timeout_seconds=600 "
+                           "--xla_cpu_collective_call_terminate_timeout_seconds=600")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # The compiler of torch's CUDA builds crashes when it is loaded after TensorFlow; before, it does not.

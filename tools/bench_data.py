@@ -21,7 +21,6 @@ import pathlib
 import statistics
 import sys
 import tempfile
-import threading
 import time
 
 try:
@@ -34,6 +33,7 @@ from tqdm import tqdm
 
 from t5jax.data.iterator import TaskData
 from t5jax.data.objectives import SpanCorruption
+from t5jax.data.processes import end_with_parent
 from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
 from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, SettingError, check_numbers
@@ -167,17 +167,8 @@ def build_cache(bench):
 
 def _in_own_process(function, *arguments):
   context = multiprocessing.get_context("spawn")
-  with concurrent.futures.ProcessPoolExecutor(1, context, _end_with_parent) as pool:
+  with concurrent.futures.ProcessPoolExecutor(1, context, end_with_parent) as pool:
     return pool.submit(function, *arguments).result()
-
-
-def _end_with_parent():
-  """Ends this process when the one that started it is killed; by itself it would stay for ever."""
-  def watch():
-    multiprocessing.parent_process().join()
-    os._exit(1)
-
-  threading.Thread(target=watch, daemon=True).start()
 
 
 def write_text(documents, folder, num_bytes):

@@ -19,7 +19,7 @@ if __name__ == "__main__":
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from t5jax.data import arguments as data_arguments
-from t5jax.settings import AT_LEAST_ONE, SettingError, check_numbers
+from t5jax.settings import Range, SettingError, check_numbers
 
 
 def main(arguments=None):
@@ -30,7 +30,7 @@ def main(arguments=None):
   parser.add_argument("--processes", type=int, default=1,
                       help="that read; tokenising uses all cores in any case")
   options, rest = parser.parse_known_args(arguments)
-  check_numbers("cache_task", processes=(options.processes, AT_LEAST_ONE))
+  check_numbers("cache_task", processes=(options.processes, Range(1, os.cpu_count())))
   data, _ = data_arguments.task_data(options, rest)
   cache_dir = options.cache_dir or data.cache_dir
   if cache_dir is None:
@@ -46,3 +46,5 @@ if __name__ == "__main__":
     main()
   except ValueError as error:
     sys.exit(f"cache_task: {error}")
+  except KeyboardInterrupt:
+    sys.exit("cache_task: stopped. The same command goes on from here.")

@@ -78,7 +78,8 @@ def _files(options):
 
 
 def _parse(arguments):
-  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False,
+                                   formatter_class=argparse.ArgumentDefaultsHelpFormatter)
   add = parser.add_argument
   add("--files", nargs="+", help=".txt .jsonl .csv .parquet, also .gz or .zst; globs")
   add("--dagw", help="instead: the folder `sektioner` of Danish Gigaword")
@@ -91,7 +92,7 @@ def _parse(arguments):
   add("--min_characters", type=int, default=1)
   add("--max_characters", type=int)
   add("--vocab_file", help="for the filter by tokens per character")
-  add("--max_tokens_per_character", type=float, default=0.3)
+  add("--max_tokens_per_character", type=float, help="of that filter; 0.3 if not given")
   add("--keep_duplicates", action="store_true", help="only keep them out of the validation split")
   add("--validation_fraction", type=float, default=0.01)
   add("--order", default="corpus", choices=["corpus", "likely_first", "unlikely_first"])
@@ -116,3 +117,5 @@ if __name__ == "__main__":
     main()
   except ValueError as error:
     sys.exit(f"prepare_text: {error}")
+  except KeyboardInterrupt:
+    sys.exit("prepare_text: stopped. The same command goes on from here.")

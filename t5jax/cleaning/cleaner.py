@@ -10,6 +10,7 @@ from t5jax.settings import (AT_LEAST_ONE, FRACTION, POSITIVE, SettingError, chec
 
 LANGUAGE_THRESHOLDS = {"da": 0.25}
 DEFAULT_LANGUAGE_THRESHOLD = 0.5
+DEFAULT_TOKENS_PER_CHARACTER = 0.3
 # Danish that a detector takes for Norwegian: Bornholmsk and Synnejysk in Danish Gigaword.
 TRUSTED_SOURCES = {"da": ("botxt", "synne")}
 
@@ -62,7 +63,7 @@ class CleaningSettings:
     min_characters: shorter documents are dropped.
     max_characters: longer documents are dropped; None for no bound.
     vocab_file: SentencePiece model for the filter by tokens per character, None for no such filter.
-    max_tokens_per_character: of that filter (Cramming uses 0.25 to 0.3 for English).
+    max_tokens_per_character: of that filter; None for 0.3 (Cramming takes 0.25 to 0.3 for English).
   """
 
   language: str | None = None
@@ -73,11 +74,17 @@ class CleaningSettings:
   min_characters: int = 1
   max_characters: int | None = None
   vocab_file: str | None = None
-  max_tokens_per_character: float = 0.3
+  max_tokens_per_character: float | None = None
 
   def __post_init__(self):
     check_settings(self, language_threshold=FRACTION, min_characters=AT_LEAST_ONE,
                    max_characters=AT_LEAST_ONE, max_tokens_per_character=POSITIVE)
+    if self.language is not None and self.language not in rules.LANGUAGE_CODES:
+      raise SettingError("language", self.language, "a code such as da, en or sv; the detector "
+                         f"knows {', '.join(rules.LANGUAGE_CODES)}")
+    if self.max_tokens_per_character is not None and self.vocab_file is None:
+      raise SettingError("max_tokens_per_character", self.max_tokens_per_character,
+                         "None where vocab_file is not set")
     if self.word_list is not None:
       if not self.web:
         raise SettingError("word_list", self.word_list, "None without the rules for web pages")
@@ -108,7 +115,8 @@ class CleaningSettings:
       own = words.LANGUAGES.get(self.language, words.OTHER)
       made = [rules.WebLines(own, self._bad_words(own)), *made, rules.Repetition()]
     if self.vocab_file is not None:
-      made.append(rules.TokensPerCharacter(self.vocab_file, self.max_tokens_per_character))
+      made.append(rules.TokensPerCharacter(
+          self.vocab_file, self.max_tokens_per_character or DEFAULT_TOKENS_PER_CHARACTER))
     if self.language is not None:
       threshold, trusted = self.language_threshold, self.trusted_sources
       if threshold is None:

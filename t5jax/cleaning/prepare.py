@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import math
 import os
@@ -17,6 +16,7 @@ from tqdm import tqdm
 from t5jax.cleaning import stages
 from t5jax.cleaning.cleaner import CleaningSettings
 from t5jax.cleaning.report import Report
+from t5jax.data.processes import exclusive
 from t5jax.data.text_files import DataError
 from t5jax.settings import AT_LEAST_ONE, RATE, check_settings
 
@@ -69,7 +69,7 @@ def prepare(corpus, settings, output_dir, num_processes=1):
   """
   output = pathlib.Path(output_dir).expanduser()
   output.mkdir(parents=True, exist_ok=True)
-  with _lock(output):
+  with exclusive(output):
     plan = {**corpus.fingerprint(), "settings": dataclasses.asdict(settings)}
     plan = json.loads(json.dumps(plan))  # As it is read back.
     _check_plan(output / "plan.json", plan)
@@ -90,16 +90,6 @@ def prepare(corpus, settings, output_dir, num_processes=1):
     stages.write_json(output / "report.json", report.to_json())
     shutil.rmtree(work)
   return report
-
-
-@contextlib.contextmanager
-def _lock(folder):
-  with open(folder / ".lock", "w", encoding="ascii") as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-      raise DataError(f"{folder}: another process is writing here.") from error
-    yield
 
 
 def _check_plan(path, plan):

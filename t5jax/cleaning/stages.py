@@ -22,6 +22,7 @@ from tqdm import tqdm
 from t5jax.cleaning import duplicates
 from t5jax.cleaning.cleaner import Cleaner, Document
 from t5jax.cleaning.report import Report
+from t5jax.data.processes import end_with_parent
 from t5jax.data.text_files import DataError
 
 _JOURNAL_SECONDS = 5
@@ -159,8 +160,7 @@ class _Pool:
     else:
       context = multiprocessing.get_context("spawn")
       self._pool = concurrent.futures.ProcessPoolExecutor(
-          self._count, mp_context=context, initializer=_start_process,
-          initargs=(self._settings,))
+          self._count, mp_context=context, initializer=_start_worker, initargs=(self._settings,))
     return self
 
   def __exit__(self, *error):
@@ -187,6 +187,11 @@ class _Pool:
 
 
 _cleaner = None
+
+
+def _start_worker(settings):
+  end_with_parent()
+  _start_process(settings)
 
 
 def _start_process(settings):

@@ -1,6 +1,8 @@
 """How the tools that look at data are told which: by the flags of a run, or by a task's name."""
 
 import importlib
+import os
+import sys
 
 from t5jax.data.iterator import TaskData
 from t5jax.settings import SettingError
@@ -35,12 +37,16 @@ def task_data(options, rest):
     raise SettingError("argument", unknown[0], "--gin.NAME=value, or a flag that --help shows")
   if bool(options.gin_file) == bool(options.task):
     raise SettingError("--task", options.task, "either --gin_file or --task")
+  sys.path.insert(0, os.getcwd())  # Where the modules of one's own are, as with python -m.
   if options.gin_file:
     from t5jax import config
 
     bindings = [flag.removeprefix("--gin.") for flag in rest]
     trainer, _ = config.build("t5jax.trainer.Trainer", options.gin_file, bindings)
     return trainer.data, trainer.model_dir
+  if rest:
+    raise SettingError("argument", rest[0], "none with --task: corpora with settings are given by "
+                       "--gin_file")
   lengths = {"inputs": options.input_length, "targets": options.target_length}
   return TaskData(task=_task(options), module=options.module, feature_lengths=lengths,
                   batch_size=1), None

@@ -18,9 +18,10 @@ import time
 import numpy as np
 from tqdm import tqdm
 
-from t5jax.data.cached import INFO_NAME
+from t5jax.data.cached import INFO_NAME, source_of
 from t5jax.data.iterator import sentencepiece_of
-from t5jax.data.online import clean_errors
+from t5jax.data.online import Elements
+from t5jax.data.processes import end_with_parent, exclusive
 from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
 
@@ -68,8 +69,9 @@ def build(data, cache_dir, num_processes=1):
   data.check()
   data.prepare(pathlib.Path(cache_dir).expanduser() / data.name)
   splits = {task.name: task.splits for task in data.tasks("train")}
-  return [_build_split(data, cache_dir, task, split, num_processes)
-          for task in splits for split in splits[task]]
+  with exclusive(pathlib.Path(cache_dir).expanduser()):
+    return [_build_split(data, cache_dir, task, split, num_processes)
+            for task in splits for split in splits[task]]
 
 
 def _build_split(data, cache_dir, task_name, split, num_processes):
@@ -77,7 +79,7 @@ def _build_split(data, cache_dir, task_name, split, num_processes):
   folder.mkdir(parents=True, exist_ok=True)
   task = _task(data, task_name)
   plan = {"task": task_name, "split": split, "vocabulary": _vocabulary(task).sha256,
-          "dtype": _dtype(task).name, "source": _source(task, split), "num_parts": num_processes}
+          "dtype": _dtype(task).name, "source": source_of(task, split), "num_parts": num_processes}
   if finished := _agreed(folder / INFO_NAME, plan, ignored={"num_parts"}):
     return _report(folder, finished)
   if not _agreed(folder / "plan.json", plan):
@@ -97,7 +99,7 @@ def _build_split(data, cache_dir, task_name, split, num_processes):
 def _in_processes(jobs, folder, bar):
   """Runs _write_part in processes of their own; returns what they return."""
   context = multiprocessing.get_context("spawn")
-  with concurrent.futures.ProcessPoolExecutor(len(jobs), mp_context=context) as pool:
+  with concurrent.futures.ProcessPoolExecutor(len(jobs), context, end_with_parent) as pool:
     running = [pool.submit(_write_part, *job) for job in jobs]
     itemsize = _dtype(_task(jobs[0][0], jobs[0][2])).itemsize
     while not all(future.done() for future in running):
@@ -108,25 +110,22 @@ def _in_processes(jobs, folder, bar):
 
 def _write_part(data, cache_dir, task_name, split, part, num_parts, bar=None):
   """Tokenises a share of a split; returns {"file", "num_tokens", "num_documents"}."""
-  import tensorflow as tf
-
   folder = pathlib.Path(cache_dir).expanduser() / task_name / split
   if bar is None:  # In a process of its own nothing is registered yet.
     data.prepare(pathlib.Path(cache_dir).expanduser() / data.name)
   task = _task(data, task_name)
   path = folder / f"{part:05d}-of-{num_parts:05d}.tokens"
   note = _Note(path)
-  dtype, groups = _dtype(task), iter(_groups(task, split, part, num_parts))
-  checkpoint = tf.train.Checkpoint(groups=groups)
-  with open(path, "ab") as file, clean_errors():
-    note.restore(file, checkpoint)
+  dtype, groups = _dtype(task), Elements(_groups(task, split, part, num_parts))
+  with open(path, "ab") as file:
+    note.restore(file, groups)
     for group in groups:
       tokens = group["tokens"].numpy().astype(dtype)
       file.write(tokens.tobytes())
       note.add(len(tokens), len(group["lengths"]))
       if bar is not None:
         bar.update(note.num_tokens - bar.n)
-      note.save_if_due(file, checkpoint)
+      note.save_if_due(file, groups)
     file.flush()
     os.fsync(file.fileno())
   return {"file": path.name, "num_tokens": note.num_tokens, "num_documents": note.num_documents}
@@ -145,18 +144,19 @@ class _Note:
     self.num_tokens += num_tokens
     self.num_documents += num_documents
 
-  def restore(self, file, checkpoint):
+  def restore(self, file, groups):
     """Cuts the file back to the last note, and goes on reading from there."""
     if self._path.exists():
       state = json.loads(self._path.read_text())
-      checkpoint.read(str(self._path.with_name(state["checkpoint"]))).assert_consumed()
+      path = str(self._path.with_name(state["checkpoint"]))
+      groups.checkpoint().read(path).assert_consumed()
       self.num_tokens, self.num_documents = state["num_tokens"], state["num_documents"]
       file.truncate(state["num_bytes"])
     else:
       file.truncate(0)
     file.seek(0, os.SEEK_END)
 
-  def save_if_due(self, file, checkpoint):
+  def save_if_due(self, file, groups):
     if time.monotonic() - self._time < _NOTE_SECONDS:
       return
     file.flush()
@@ -164,7 +164,7 @@ class _Note:
     old = set(self._path.parent.glob(f"{self._path.stem}-*"))
     self._saved += 1
     prefix = self._path.with_name(f"{self._path.stem}-{os.getpid()}-{self._saved}")
-    checkpoint.write(str(prefix))
+    groups.checkpoint().write(str(prefix))
     _write_json(self._path, {
         "checkpoint": prefix.name, "num_bytes": file.tell(), "num_tokens": self.num_tokens,
         "num_documents": self.num_documents})
@@ -201,12 +201,6 @@ def _vocabulary(task):
 
 def _dtype(task):
   return np.dtype(np.uint16 if _vocabulary(task).num_pieces <= 1 << 16 else np.uint32)
-
-
-def _source(task, split):
-  """Names and sizes of what a split is read from."""
-  shards = task.source.list_shards(split)
-  return {name: os.path.getsize(name) if os.path.exists(name) else None for name in shards}
 
 
 def _agreed(path, plan, ignored=()):

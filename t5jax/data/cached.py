@@ -8,6 +8,7 @@ can share a stream, and a resumed run reads nothing twice. No TensorFlow.
 
 import collections
 import concurrent.futures
+import hashlib
 import json
 import os
 import pathlib
@@ -24,6 +25,18 @@ INFO_NAME = "info.json"
 HOW_TO_BUILD = ("Make it: python tools/cache_task.py, with the --gin_file and --gin. flags of the "
                 "run, CACHE_DIR among them.")
 _PREFETCH = 2  # Batches.
+
+
+def source_of(task, split):
+  """Describes what a split of a seqio task is read from: how many files, a hash of names and sizes.
+
+  Folders do not count, so that a corpus can be moved.
+  """
+  files = sorted((name if "://" in name else os.path.basename(name),
+                  os.path.getsize(name) if os.path.exists(name) else None)
+                 for name in task.source.list_shards(split))
+  digest = hashlib.blake2b(json.dumps(files).encode(), digest_size=16).hexdigest()
+  return {"num_files": len(files), "digest": digest}
 
 
 class TokenStream:

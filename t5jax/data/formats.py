@@ -188,6 +188,9 @@ def csv_documents(text, kind, header, field, has_header):
     list of (line, document or Problem).
   """
   if field not in header:
+    if len(header) == 1 and ";" in header[0]:
+      return [(0, Problem("its columns seem to be separated by ';': write it with commas, or with "
+                          "tabs as .tsv"))]
     return [(0, Problem(missing_field(field, header)))]
   column, found, line = header.index(field), [], 0
   reader = csv.reader(io.StringIO(text, newline=""), delimiter=_DELIMITERS[kind], strict=True)

@@ -17,7 +17,7 @@ import sys
 import typing
 
 from t5jax.data import cached, features
-from t5jax.data.online import OnlineIterator, clean_errors
+from t5jax.data.online import Elements, OnlineIterator
 from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
 from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, SettingError, check_settings, nearest
@@ -167,11 +167,10 @@ class TaskData:
   def raw_texts(self, split):
     """Yields the documents of a split as str; string features side by side where there are more."""
     for task in self.tasks(split):
-      documents = task.source.get_dataset(split, shuffle=False)
-      with clean_errors():
-        for document in documents.as_numpy_iterator():
-          texts = [x.decode(errors="replace") for x in document.values() if isinstance(x, bytes)]
-          yield "\n".join(texts)
+      for document in Elements(task.source.get_dataset(split, shuffle=False)):
+        texts = [x.numpy().decode(errors="replace") for x in document.values()
+                 if x.dtype.name == "string" and x.shape.rank == 0]
+        yield "\n".join(texts)
 
   def examples(self, split, stretch=1):
     """Yields (inputs, targets), int32 [tokens] each, unpadded, of one unshuffled pass.
@@ -184,10 +183,8 @@ class TaskData:
     if not self._is_pretraining():
       lengths = {name: stretch * length for name, length in lengths.items()}
     data = dataclasses.replace(self, feature_lengths=lengths)
-    with clean_errors():
-      dataset = data._dataset(split, num_epochs=1, seed=_EVAL_SEED, shuffle=False)
-      for x in dataset.as_numpy_iterator():
-        yield x["inputs"], x["targets"]
+    for x in Elements(data._dataset(split, num_epochs=1, seed=_EVAL_SEED, shuffle=False)):
+      yield x["inputs"].numpy(), x["targets"].numpy()
 
   def unigram_entropy(self, batches):
     """Returns the entropy of the target tokens of batches, in nats per token."""
@@ -243,10 +240,16 @@ class TaskData:
     provider, tasks = self._registered(), self.tasks(split)
     seqio_vocabulary = sentencepiece_of(provider)
     vocabulary = Vocabulary(seqio_vocabulary.sentencepiece_model_file, seqio_vocabulary.extra_ids)
-    parts = [cached.CachedExamples(
-        cached.TokenStream(pathlib.Path(self.cache_dir).expanduser() / task.name / split),
-        preprocessors.objective_of(task), vocabulary, self.feature_lengths, seed,
-        shuffle=split == "train") for task in tasks]
+    parts = []
+    for task in tasks:
+      folder = pathlib.Path(self.cache_dir).expanduser() / task.name / split
+      stream = cached.TokenStream(folder)
+      if stream.info["source"] != cached.source_of(task, split):
+        raise DataError(f"{folder}: the cache is of other text than task {task.name!r} reads now. "
+                        f"Delete it. {cached.HOW_TO_BUILD}")
+      parts.append(cached.CachedExamples(
+          stream, preprocessors.objective_of(task), vocabulary, self.feature_lengths, seed,
+          shuffle=split == "train"))
     if len(parts) == 1:
       return parts[0]
     return cached.CachedMixture(parts, [provider.get_rate(task) for task in tasks], seed)

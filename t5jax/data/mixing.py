@@ -27,6 +27,8 @@ class Turns:
     Raises:
       SettingError: a rate is not positive, or so small that a block would not hold the part.
     """
+    if not all(isinstance(rate, (int, float)) for rate in rates):
+      raise SettingError("rates", list(rates), "numbers > 0")
     rates = np.asarray(rates, float)
     if not (np.isfinite(rates).all() and (rates > 0).all()):
       raise SettingError("rates", rates.tolist(), "numbers > 0")

@@ -10,6 +10,35 @@ from t5jax.data import features, position
 from t5jax.data.text_files import DataError
 
 
+class Elements:
+  """Iterates over a tf.data.Dataset, and lets go of it before Python shuts down.
+
+  TensorFlow's threads call Python to read files. Were the iterator alive when Python shuts down, as
+  after Ctrl-C, each would wait for the other for ever: it goes before, by finalize's atexit.
+
+  Attributes:
+    alive: list of the one TensorFlow iterator, empty in the end. No other reference may be kept.
+  """
+
+  def __init__(self, dataset):
+    """Begins at the first element."""
+    self.alive = [iter(dataset)]
+    weakref.finalize(self, self.alive.clear)
+
+  def __iter__(self):
+    return self
+
+  def __next__(self):
+    with clean_errors():
+      return next(self.alive[0])
+
+  def checkpoint(self):
+    """Returns the position as a tf.train.Checkpoint."""
+    import tensorflow as tf
+
+    return tf.train.Checkpoint(iterator=self.alive[0])
+
+
 class OnlineIterator:
   """Batches of NumPy arrays, with a position that can be saved and restored.
 
@@ -21,24 +50,15 @@ class OnlineIterator:
 
   def __init__(self, batches, fingerprint):
     """Wraps a tf.data.Dataset of padded {"inputs", "targets"}, and what identifies it."""
-    # TensorFlow's threads call Python to read the files. Were the iterator alive when Python
-    # shuts down, each would wait for the other for ever: it goes before, by finalize's atexit.
-    alive = [iter(batches)]
-    weakref.finalize(self, alive.clear)
-    self._alive = alive
+    self._batches = Elements(batches)
     self._fingerprint = fingerprint
     self.epoch = None
-
-  @property
-  def _iterator(self):
-    return self._alive[0]
 
   def __iter__(self):
     return self
 
   def __next__(self):
-    with clean_errors():
-      batch = next(self._iterator)
+    batch = next(self._batches)
     batch = features.to_model_batch({name: x.numpy() for name, x in batch.items()})
     if "epoch" in batch:
       self.epoch = int(np.median(batch["epoch"]))
@@ -46,10 +66,8 @@ class OnlineIterator:
 
   def save(self, path):
     """Writes the position behind the last batch, as files whose names begin with `path`."""
-    import tensorflow as tf
-
     with clean_errors():
-      tf.train.Checkpoint(iterator=self._iterator).write(str(path))
+      self._batches.checkpoint().write(str(path))
     position.write(path, self._fingerprint, epoch=self.epoch)
 
   def restore(self, path):
@@ -63,7 +81,7 @@ class OnlineIterator:
 
     state = position.read(path, self._fingerprint)
     try:
-      tf.train.Checkpoint(iterator=self._iterator).read(str(path)).assert_consumed()
+      self._batches.checkpoint().read(str(path)).assert_consumed()
     except (tf.errors.OpError, AssertionError) as error:
       raise DataError(f"{path}: the position does not fit this data pipeline, perhaps because "
                       "t5jax or TensorFlow changed since. Resume with the versions it was saved "

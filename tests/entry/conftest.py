@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 
@@ -92,8 +93,8 @@ def project(tmp_path):
 
 def run_module(module, *arguments, cwd, num_devices=1, check=True, timeout=300, env=None):
   """Runs `python -m module`; returns the CompletedProcess, output as text, both streams in stdout."""
-  environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}",
-                 **(env or {})}
+  flags = re.sub(r"device_count=\d+", f"device_count={num_devices}", os.environ["XLA_FLAGS"])
+  environment = {**os.environ, "XLA_FLAGS": flags, **(env or {})}
   # A checkout that is not installed is found too, but only after the current folder.
   root = str(pathlib.Path(__file__).parents[2])
   environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
