@@ -71,6 +71,7 @@ class TextSource(seqio.DataSource):
     """
     del sequence_length, use_cached, num_epochs
     files = self.files(split)
+    _ = self._threshold  # Its error would come wrapped out of TensorFlow's graph.
     num_files = len(files.paths)
     by_file = shard_info is not None and num_files >= shard_info.num_shards
     indices = tf.data.Dataset.range(num_files)
