@@ -12,10 +12,8 @@
 
 import contextlib
 import datetime
-import fcntl
 import importlib.metadata
 import json
-import os
 import pathlib
 import platform
 import shutil
@@ -26,6 +24,7 @@ import numpy as np
 
 from t5jax import config
 from t5jax.checkpoint import saved_steps
+from t5jax.folders import exclusive, write_atomically
 
 # What may change when a run goes on: where it runs and how often it reports.
 _FREE_SETTINGS = (r"(hooks|finish|sharding|checkpoint)\.", r".*_PERIOD$", r".*\.num_eval_batches$",
@@ -52,14 +51,10 @@ def claim(model_dir, resolved_config, overwrite=False, allow_changes=False):
   path = pathlib.Path(model_dir).expanduser()
   try:
     path.mkdir(parents=True, exist_ok=True)
-    lock = (path / ".lock").open("w")
+    (path / ".lock").touch()
   except OSError as error:
     raise ValueError(f"MODEL_DIR={model_dir} cannot be written: {error.strerror}.") from error
-  with lock:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Let go by the system if we are killed.
-    except BlockingIOError:
-      raise ValueError(f"MODEL_DIR={model_dir} is in use by another process.") from None
+  with exclusive(path, ValueError(f"MODEL_DIR={model_dir} is in use by another process.")):
     _prepare(path, resolved_config, overwrite, allow_changes)
     yield path
 
@@ -83,13 +78,6 @@ def _prepare(path, resolved_config, overwrite, allow_changes):
             "to delete it and start anew.")
       print(f"Note: settings have changed ({listed}).")
   write_atomically(path / "config.gin", resolved_config)
-
-
-def write_atomically(path, text):
-  """Writes a text file so that a reader sees the old or the new one, never a part."""
-  temporary = path.with_name(path.name + ".tmp")
-  temporary.write_text(text, encoding="utf-8")
-  os.replace(temporary, path)
 
 
 def write_run_info(path, vocabulary):

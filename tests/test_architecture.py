@@ -44,7 +44,7 @@ LAYERS = [
     {"step", "methods"},
     {"state"},
     {"model", "optim", "losses", "metrics", "schedules", "budget", "sharding"},
-    {"settings"},
+    {"settings", "folders"},
 ]
 
 

@@ -16,8 +16,8 @@ from tqdm import tqdm
 from t5jax.cleaning import stages
 from t5jax.cleaning.cleaner import CleaningSettings
 from t5jax.cleaning.report import Report
-from t5jax.data.processes import exclusive
 from t5jax.data.text_files import DataError
+from t5jax.folders import exclusive
 from t5jax.settings import AT_LEAST_ONE, RATE, check_settings
 
 _WORD_BINS = 1 << 22
@@ -69,7 +69,7 @@ def prepare(corpus, settings, output_dir, num_processes=1):
   """
   output = pathlib.Path(output_dir).expanduser()
   output.mkdir(parents=True, exist_ok=True)
-  with exclusive(output):
+  with exclusive(output, DataError(f"{output}: another process is writing here.")):
     plan = {**corpus.fingerprint(), "settings": dataclasses.asdict(settings)}
     plan = json.loads(json.dumps(plan))  # As it is read back.
     _check_plan(output / "plan.json", plan)

@@ -24,6 +24,7 @@ from t5jax.cleaning.cleaner import Cleaner, Document
 from t5jax.cleaning.report import Report
 from t5jax.data.processes import end_with_parent
 from t5jax.data.text_files import DataError
+from t5jax.folders import write_atomically
 
 _JOURNAL_SECONDS = 5
 _MAX_BATCH_BYTES = 1 << 18
@@ -88,9 +89,7 @@ class Journal:
 
 def write_json(path, value):
   """Writes a JSON file, in whole or not at all."""
-  partial = path.with_name(f"{path.name}.partial")
-  partial.write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
-  os.replace(partial, path)
+  write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False))
 
 
 def clean(corpus, settings, work, num_processes):

@@ -21,9 +21,10 @@ from tqdm import tqdm
 from t5jax.data.cached import INFO_NAME, source_of
 from t5jax.data.iterator import sentencepiece_of
 from t5jax.data.online import Elements
-from t5jax.data.processes import end_with_parent, exclusive
+from t5jax.data.processes import end_with_parent
 from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
+from t5jax.folders import exclusive, write_atomically
 
 _NOTE_SECONDS = 10  # Between two notes of the position.
 _POLL_SECONDS = 0.5
@@ -67,9 +68,11 @@ def build(data, cache_dir, num_processes=1):
   """
   data = dataclasses.replace(data, use_cached=False, cache_dir=None)
   data.check()
-  data.prepare(pathlib.Path(cache_dir).expanduser() / data.name)
-  splits = {task.name: task.splits for task in data.tasks("train")}
-  with exclusive(pathlib.Path(cache_dir).expanduser()):
+  folder = pathlib.Path(cache_dir).expanduser()
+  folder.mkdir(parents=True, exist_ok=True)
+  with exclusive(folder, DataError(f"{folder}: another process is writing here.")):
+    data.prepare(folder / data.name)
+    splits = {task.name: task.splits for task in data.tasks("train")}
     return [_build_split(data, cache_dir, task, split, num_processes)
             for task in splits for split in splits[task]]
 
@@ -233,6 +236,4 @@ def _report(folder, info):
 
 
 def _write_json(path, value):
-  partial = path.with_name(f"{path.name}.partial")
-  partial.write_text(json.dumps(value, indent=1))
-  os.replace(partial, path)
+  write_atomically(path, json.dumps(value, indent=1))
