@@ -14,9 +14,10 @@ import os
 import pathlib
 import sys
 
-if __name__ == "__main__":
+try:
+  import t5jax  # noqa: F401
+except ImportError:  # A checkout that is not installed, from any folder.
   sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from t5jax.data import arguments as data_arguments
 from t5jax.settings import Range, SettingError, check_numbers
@@ -42,6 +43,7 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   try:
     main()
   except ValueError as error:

@@ -87,9 +87,7 @@ class Corpus:
 
   def _bytes_used(self, file, offset):
     """How much of a file is read at an offset, as far as that can be known before its end."""
-    path = self.files.paths[file]
-    offsets_are_bytes = offset and compression_of(path) is None and kind_of(path) != "parquet"
-    return offset if offsets_are_bytes else 0
+    return offset if offset and _offsets_are_bytes(self.files.paths[file]) else 0
 
   def _source(self, file):
     path = self.files.paths[file]
@@ -107,3 +105,9 @@ class Corpus:
   def _id(self, file, offset, position):
     name = self._names[file]
     return name if self.files.documents == "file" else f"{name}:{offset}:{position}"
+
+
+@functools.lru_cache(1)
+def _offsets_are_bytes(path):
+  """Whether the offsets of a file's blocks count its bytes on disk."""
+  return compression_of(path) is None and kind_of(path) != "parquet"

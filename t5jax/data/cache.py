@@ -81,15 +81,19 @@ def _build_split(data, cache_dir, task_name, split, num_processes):
   folder = pathlib.Path(cache_dir).expanduser() / task_name / split
   folder.mkdir(parents=True, exist_ok=True)
   task = _task(data, task_name)
-  plan = {"task": task_name, "split": split, "vocabulary": _vocabulary(task).sha256,
-          "dtype": _dtype(task).name, "source": source_of(task, split), "num_parts": num_processes}
+  vocabulary = Vocabulary.of(sentencepiece_of(task))
+  plan = {"task": task_name, "split": split, "vocabulary": vocabulary.sha256,
+          "dtype": _dtype(vocabulary).name, "source": source_of(task, split), "num_parts": num_processes}
   if finished := _agreed(folder / INFO_NAME, plan, ignored={"num_parts"}):
     return _report(folder, finished)
   if not _agreed(folder / "plan.json", plan):
     _write_json(folder / "plan.json", plan)
   jobs = [(data, cache_dir, task_name, split, part, num_processes) for part in range(num_processes)]
   with tqdm(desc=f"{task_name}/{split}", unit=" tokens", unit_scale=True, mininterval=1) as bar:
-    parts = [_write_part(*jobs[0], bar)] if num_processes == 1 else _in_processes(jobs, folder, bar)
+    if num_processes == 1:
+      parts = [_write_part(*jobs[0], bar)]
+    else:
+      parts = _in_processes(jobs, folder, _dtype(vocabulary).itemsize, bar)
   info = {**plan, "parts": parts, "digest": _digest(folder, parts)}
   if not sum(part["num_tokens"] for part in parts):
     raise DataError(f"task {task_name!r}: its {split} split is empty.")
@@ -99,12 +103,11 @@ def _build_split(data, cache_dir, task_name, split, num_processes):
   return _report(folder, info)
 
 
-def _in_processes(jobs, folder, bar):
+def _in_processes(jobs, folder, itemsize, bar):
   """Runs _write_part in processes of their own; returns what they return."""
   context = multiprocessing.get_context("spawn")
   with concurrent.futures.ProcessPoolExecutor(len(jobs), context, end_with_parent) as pool:
     running = [pool.submit(_write_part, *job) for job in jobs]
-    itemsize = _dtype(_task(jobs[0][0], jobs[0][2])).itemsize
     while not all(future.done() for future in running):
       time.sleep(_POLL_SECONDS)
       bar.update(sum(f.stat().st_size for f in folder.glob("*.tokens")) // itemsize - bar.n)
@@ -118,8 +121,8 @@ def _write_part(data, cache_dir, task_name, split, part, num_parts, bar=None):
     data.prepare(pathlib.Path(cache_dir).expanduser() / data.name)
   task = _task(data, task_name)
   path = folder / f"{part:05d}-of-{num_parts:05d}.tokens"
-  note = _Note(path)
-  dtype, groups = _dtype(task), Elements(_groups(task, split, part, num_parts))
+  note, vocabulary = _Note(path), Vocabulary.of(sentencepiece_of(task))
+  dtype, groups = _dtype(vocabulary), Elements(_groups(task, split, part, num_parts, vocabulary))
   with open(path, "ab") as file:
     note.restore(file, groups)
     for group in groups:
@@ -176,9 +179,8 @@ class _Note:
     self._time = time.monotonic()
 
 
-def _groups(task, split, part, num_parts):
+def _groups(task, split, part, num_parts, vocabulary):
   import seqio
-  import tensorflow as tf
 
   from t5jax.data import preprocessors
 
@@ -188,22 +190,15 @@ def _groups(task, split, part, num_parts):
                     "seqio_cache_tasks, whose caches USE_CACHED_TASKS reads as well.")
   shard = seqio.ShardInfo(part, num_parts) if num_parts > 1 else None
   documents = task.source.get_dataset(split, shuffle=False, shard_info=shard)
-  options = tf.data.Options()
-  options.deterministic = True
-  return preprocessors.tokenize(documents, sentencepiece_of(task)).with_options(options).prefetch(4)
+  return preprocessors.deterministic(preprocessors.tokenize(documents, vocabulary)).prefetch(4)
 
 
 def _task(data, name):
   return next(task for task in data.tasks("train") if task.name == name)
 
 
-def _vocabulary(task):
-  found = sentencepiece_of(task)
-  return Vocabulary(found.sentencepiece_model_file, found.extra_ids)
-
-
-def _dtype(task):
-  return np.dtype(np.uint16 if _vocabulary(task).num_pieces <= 1 << 16 else np.uint32)
+def _dtype(vocabulary):
+  return np.dtype(np.uint16 if vocabulary.num_pieces <= 1 << 16 else np.uint32)
 
 
 def _agreed(path, plan, ignored=()):

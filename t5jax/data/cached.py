@@ -27,14 +27,19 @@ HOW_TO_BUILD = ("Make it: python tools/cache_task.py, with the --gin_file and --
 _PREFETCH = 2  # Batches.
 
 
-def source_of(task, split):
-  """Describes what a split of a seqio task is read from: how many files, a hash of names and sizes.
+def files_of(task, split):
+  """Lists what a split of a seqio task is read from, as (name, bytes or None).
 
-  Folders do not count, so that a corpus can be moved.
+  Folders do not count, so that a corpus can be moved; a file of the hub is told by its commit.
   """
-  files = sorted((name if "://" in name else os.path.basename(name),
-                  os.path.getsize(name) if os.path.exists(name) else None)
-                 for name in task.source.list_shards(split))
+  return [(name if "://" in name else os.path.basename(name),
+           os.path.getsize(name) if os.path.exists(name) else None)
+          for name in task.source.list_shards(split)]
+
+
+def source_of(task, split):
+  """Sums up `files_of`: how many files, and a hash of the list."""
+  files = sorted(files_of(task, split))
   digest = hashlib.blake2b(json.dumps(files).encode(), digest_size=16).hexdigest()
   return {"num_files": len(files), "digest": digest}
 
@@ -140,12 +145,8 @@ class CachedExamples:
     tokens = np.stack([self._stream.read(int(start), self._length) for start in starts])
     inputs, targets = self._objective.corrupt(tokens, row_generators(self._seed, indices),
                                               self._vocabulary, self._feature_lengths)
-    return {"inputs": _widen(inputs, self._feature_lengths["inputs"]),
-            "targets": _widen(targets, self._feature_lengths["targets"]), "epoch": epochs}
-
-
-def _widen(rows, width):
-  return np.pad(rows, [(0, 0), (0, width - rows.shape[1])], constant_values=features.PADDING)
+    return {"inputs": features.widen(inputs, self._feature_lengths["inputs"]),
+            "targets": features.widen(targets, self._feature_lengths["targets"]), "epoch": epochs}
 
 
 class CachedMixture:

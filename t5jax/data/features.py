@@ -32,6 +32,11 @@ def to_model_batch(batch):
   return model_batch
 
 
+def widen(rows, width):
+  """Pads rows, int [B, n], with -1 to a width."""
+  return np.pad(rows, [(0, 0), (0, width - rows.shape[1])], constant_values=PADDING)
+
+
 def pad_rows(batch, num_rows):
   """Adds rows of zeros, which weigh nothing, to every array [B, ...] of a batch, up to num_rows."""
   return {name: np.pad(x, [(0, num_rows - len(x))] + [(0, 0)] * (x.ndim - 1))

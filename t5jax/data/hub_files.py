@@ -1,6 +1,7 @@
 """Files of a dataset on the Hugging Face hub as TextFiles, fetched one by one as they are read."""
 
 import fnmatch
+import functools
 
 from t5jax.data.text_files import DataError, TextFiles
 
@@ -27,22 +28,31 @@ def hub_files(repo_id, patterns, *, revision=None, **options):
   Raises:
     DataError: the hub cannot be reached within a few seconds, or has no such dataset or files.
   """
-  import huggingface_hub
+  from huggingface_hub import constants
 
   patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-  try:
-    info = huggingface_hub.HfApi().repo_info(repo_id, repo_type="dataset", revision=revision,
-                                             timeout=_TIMEOUT_SECONDS)
-  except Exception as error:  # Whatever the reason: offline mode, no network, gated, no such one.
-    raise DataError(f"{repo_id}: {_explain(error)}") from error
-  names = sorted(sibling.rfilename for sibling in info.siblings)
+  commit, names = _list(constants.ENDPOINT, repo_id, revision)
   found = [name for name in names if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
   if not found:
     folders = sorted({name.rpartition("/")[0] for name in names} - {""})
     raise DataError(f"{repo_id}: has no files {' or '.join(patterns)}; its folders are "
                     f"{', '.join(folders[:20]) or 'none'}.")
-  return TextFiles(tuple(f"{_SCHEME}{repo_id}@{info.sha}/{name}" for name in found), fetch=fetch,
+  return TextFiles(tuple(f"{_SCHEME}{repo_id}@{commit}/{name}" for name in found), fetch=fetch,
                    **options)
+
+
+@functools.lru_cache(16)
+def _list(endpoint, repo_id, revision):
+  """Asks the hub once for (commit, sorted names of its files): all splits are of one commit."""
+  del endpoint  # Only tells one hub from another.
+  import huggingface_hub
+
+  try:
+    info = huggingface_hub.HfApi().repo_info(repo_id, repo_type="dataset", revision=revision,
+                                             timeout=_TIMEOUT_SECONDS)
+  except Exception as error:  # Whatever the reason: offline mode, no network, gated, no such one.
+    raise DataError(f"{repo_id}: {_explain(error)}") from error
+  return info.sha, sorted(sibling.rfilename for sibling in info.siblings)
 
 
 def fetch(url):

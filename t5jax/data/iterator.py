@@ -179,12 +179,15 @@ class TaskData:
       split: of the task.
       stretch: factor of the feature lengths for tasks other than pretraining, to see what they cut.
     """
-    lengths = self.feature_lengths
-    if not self._is_pretraining():
-      lengths = {name: stretch * length for name, length in lengths.items()}
-    data = dataclasses.replace(self, feature_lengths=lengths)
-    for x in Elements(data._dataset(split, num_epochs=1, seed=_EVAL_SEED, shuffle=False)):
-      yield x["inputs"].numpy(), x["targets"].numpy()
+    if self._is_pretraining():
+      examples = self._pretraining_examples(split, _EVAL_SEED, None, 1, shuffle=False)
+    else:
+      lengths = {name: stretch * length for name, length in self.feature_lengths.items()}
+      examples = dataclasses.replace(self, feature_lengths=lengths)._dataset(
+          split, num_epochs=1, seed=_EVAL_SEED, shuffle=False)
+    for x in Elements(examples):
+      inputs, targets = x["inputs"].numpy(), x["targets"].numpy()
+      yield inputs[inputs != features.PADDING], targets[targets != features.PADDING]
 
   def unigram_entropy(self, batches):
     """Returns the entropy of the target tokens of batches, in nats per token."""
@@ -238,8 +241,7 @@ class TaskData:
     from t5jax.data import preprocessors
 
     provider, tasks = self._registered(), self.tasks(split)
-    seqio_vocabulary = sentencepiece_of(provider)
-    vocabulary = Vocabulary(seqio_vocabulary.sentencepiece_model_file, seqio_vocabulary.extra_ids)
+    vocabulary = Vocabulary.of(sentencepiece_of(provider))
     parts = []
     for task in tasks:
       folder = pathlib.Path(self.cache_dir).expanduser() / task.name / split
@@ -258,18 +260,17 @@ class TaskData:
     return {"task": self.name, "feature_lengths": dict(self.feature_lengths), "seed": self.seed,
             "cached": examples.fingerprint}
 
-  def _dataset(self, split, num_epochs, seed, shard_info=None, shuffle=None):
-    """The tf.data pipeline of single examples."""
+  def _dataset(self, split, num_epochs, seed, shuffle, shard_info=None):
+    """The tf.data pipeline of single examples of a task other than pretraining."""
     import seqio
 
     self.tasks(split)
     provider = self._registered()
-    if use_cached := self.use_cached and not self._is_pretraining():
+    if self.use_cached:
       seqio.add_global_cache_dirs([os.path.expanduser(self.cache_dir)])
     options = dict(sequence_length=self.feature_lengths, split=split,
-                   shuffle=split == "train" if shuffle is None else shuffle, seed=seed,
-                   shard_info=shard_info, num_epochs=num_epochs,
-                   use_cached=use_cached)
+                   shuffle=shuffle, seed=seed, shard_info=shard_info, num_epochs=num_epochs,
+                   use_cached=self.use_cached)
     if isinstance(provider, seqio.Mixture):
       options["passthrough_features"] = ["epoch"]
     else:
@@ -284,7 +285,7 @@ class TaskData:
 
   def _online_batches(self, split, seed, batch_size, shard_info=None):
     """The tf.data pipeline of padded batches: endless and shuffled of "train", else one pass."""
-    import tensorflow as tf
+    from t5jax.data import preprocessors
 
     training = split == "train"
     num_epochs = None if training else 1
@@ -293,11 +294,9 @@ class TaskData:
       examples = self._pretraining_examples(split, seed, shard_info, num_epochs, training)
       batches = examples.batch(batch_size, drop_remainder=training)
     else:
-      batches = self._padded(self._dataset(split, num_epochs, seed, shard_info), batch_size,
-                             drop_remainder=training)
-    options = tf.data.Options()
-    options.deterministic = True
-    return batches.with_options(options).prefetch(2)
+      examples = self._dataset(split, num_epochs, seed, training, shard_info)
+      batches = self._padded(examples, batch_size, drop_remainder=training)
+    return preprocessors.deterministic(batches).prefetch(2)
 
   def _pretraining_examples(self, split, seed, shard_info, num_epochs, shuffle):
     import seqio
@@ -333,14 +332,9 @@ class TaskData:
   def _fingerprint(self, process_index, process_count):
     """What must be the same for a saved position to make sense."""
     provider = self._registered()
-    vocabulary = Vocabulary(sentencepiece_of(provider).sentencepiece_model_file)
-    shards = {}
-    for task in getattr(provider, "tasks", None) or [provider]:
-      for shard in task.source.list_shards("train"):
-        size = os.path.getsize(shard) if os.path.exists(shard) else 0
-        # A file of the hub is told apart by its commit, a local one by its size.
-        name = shard if "://" in shard else os.path.basename(shard)
-        shards[f"{task.name}/{name}"] = size
+    vocabulary = Vocabulary.of(sentencepiece_of(provider))
+    shards = {f"{task.name}/{name}": size or 0 for task in self.tasks("train")
+              for name, size in cached.files_of(task, "train")}
     if len(shards) > _MAX_LISTED_FILES:  # A file for each document would fill the checkpoints.
       listing = json.dumps(shards, sort_keys=True).encode()
       shards = {f"{len(shards)} files": hashlib.sha256(listing).hexdigest()}

@@ -11,7 +11,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from t5jax.data.features import PADDING
+from t5jax.data.features import PADDING, widen
 from t5jax.data.objectives import row_generators
 from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
@@ -58,7 +58,7 @@ def padded_groups(dataset, output_features, sequence_length, objective):
     Dataset of {"inputs": int32 [n, inputs], "targets": int32 [n, targets]}, padded with -1, and
     "epoch": int32 [n], if there is an "index".
   """
-  vocabulary = output_features["targets"].vocabulary
+  vocabulary = Vocabulary.of(output_features["targets"].vocabulary)
   length = objective.segment_length(sequence_length, vocabulary.extra_ids)
   segments = cut_segments(tokenize(dataset, vocabulary), length)
   examples = _corrupt(segments, vocabulary, sequence_length, objective)
@@ -79,7 +79,7 @@ def tokenize(dataset, vocabulary):
 
   Args:
     dataset: of {"text": string [], "index": int64 [], optional}.
-    vocabulary: seqio.SentencePieceVocabulary.
+    vocabulary: Vocabulary.
 
   Returns:
     Dataset of {"tokens": int32 [N], "lengths": int64 [documents], "index": int64 [documents]}.
@@ -88,10 +88,9 @@ def tokenize(dataset, vocabulary):
     DataError: the dataset has no text.
   """
   _require_text(dataset)
-  plain_vocabulary = Vocabulary(vocabulary.sentencepiece_model_file, vocabulary.extra_ids)
 
   def encode(texts):
-    return plain_vocabulary.encode_batch([text.decode() for text in texts])
+    return vocabulary.encode_batch([text.decode() for text in texts])
 
   def encode_documents(documents):
     # SentencePiece itself takes half the time of TensorFlow Text's tokenizer, for the same ids.
@@ -155,9 +154,15 @@ def _cut_group(length, carry, group):
   return (rest, epoch, indices[-1]), segments
 
 
+def deterministic(dataset):
+  """Returns a dataset whose parallel steps keep their order."""
+  options = tf.data.Options()
+  options.deterministic = True
+  return dataset.with_options(options)
+
+
 def _corrupt(segments, vocabulary, feature_lengths, objective):
   """Applies an objective to groups of segments."""
-  plain_vocabulary = Vocabulary(vocabulary.sentencepiece_model_file, vocabulary.extra_ids)
 
   def corrupt(tokens, seed):
     key = int(seed.astype(np.uint32).view(np.uint64)[0])
@@ -166,9 +171,9 @@ def _corrupt(segments, vocabulary, feature_lengths, objective):
     for start in range(0, len(tokens), _CORRUPTED_SEGMENTS):
       part = tokens[start:start + _CORRUPTED_SEGMENTS]
       generators = row_generators(key, range(start, start + len(part)))
-      parts.append(objective.corrupt(part, generators, plain_vocabulary, feature_lengths))
-    return [_stack(rows, feature_lengths[name])
-            for name, rows in zip(("inputs", "targets"), zip(*parts))]
+      parts.append(objective.corrupt(part, generators, vocabulary, feature_lengths))
+    return [np.concatenate([widen(rows, feature_lengths[name]) for rows in batches])
+            for name, batches in zip(("inputs", "targets"), zip(*parts))]
 
   @seqio.map_over_dataset(num_seeds=1)
   def examples(group, seed):
@@ -179,12 +184,6 @@ def _corrupt(segments, vocabulary, feature_lengths, objective):
     return {"inputs": inputs, "targets": targets, "epoch": group["epoch"]}
 
   return examples(segments)
-
-
-def _stack(parts, width):
-  """Joins batches of rows, padded to one width."""
-  return np.concatenate([np.pad(part, [(0, 0), (0, width - part.shape[1])],
-                                constant_values=PADDING) for part in parts])
 
 
 def _require_text(dataset):

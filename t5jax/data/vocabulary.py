@@ -56,6 +56,11 @@ class Vocabulary:
       raise ValueError(f"{self.path}: is not a SentencePiece model.") from error
     self._check_ids()
 
+  @classmethod
+  def of(cls, vocabulary):
+    """Returns the Vocabulary behind a seqio.SentencePieceVocabulary."""
+    return cls(vocabulary.sentencepiece_model_file, vocabulary.extra_ids)
+
   def _check_ids(self):
     processor = self._processor
     have = {"pad": processor.pad_id(), "eos": processor.eos_id(), "unk": processor.unk_id(),

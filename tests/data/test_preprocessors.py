@@ -6,6 +6,7 @@ from hypothesis import given, settings, strategies
 
 from t5jax.data import spans
 from t5jax.data.objectives import PrefixLM, SpanCorruption
+from t5jax.data.vocabulary import Vocabulary
 
 LENGTHS = {"inputs": 64, "targets": 20}
 
@@ -68,7 +69,8 @@ def documents_dataset(texts, passes=1):
 def cut(preprocessors, dataset, output_features):
   """Segments one by one, with their epochs."""
   length, _ = spans.random_spans_helper(LENGTHS["inputs"])
-  groups = preprocessors.tokenize(dataset, output_features["targets"].vocabulary)
+  vocabulary = Vocabulary.of(output_features["targets"].vocabulary)
+  groups = preprocessors.tokenize(dataset, vocabulary)
   return [(tokens, int(epoch)) for group in
           preprocessors.cut_segments(groups, length).as_numpy_iterator()
           for tokens, epoch in zip(group["tokens"], group["epoch"], strict=True)]
