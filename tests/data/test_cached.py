@@ -18,7 +18,7 @@ from t5jax.data.text_files import DataError
 from t5jax.settings import SettingError
 from t5jax.tasks.text import TextCorpus
 from tests.data.conftest import make_documents
-from tests.data.test_iterator import assert_same, take
+from tests.data.test_iterator import assert_same, register_mixture, take
 
 LENGTHS = {"inputs": 64, "targets": 20}
 
@@ -277,14 +277,7 @@ def test_a_killed_build_goes_on_and_ends_the_same(tmp_path, vocab_file):
 
 
 def test_mixtures_of_caches(make, tmp_path, vocab_file):
-  import seqio
-
-  make(corpus={"name": "first"})
-  (tmp_path / "two.txt").write_text("\n".join(make_documents(50, seed=9)), encoding="utf-8")
-  make(corpus={"name": "second", "files": str(tmp_path / "two.txt")})
-  if "pair" in seqio.MixtureRegistry.names():
-    seqio.MixtureRegistry.remove("pair")
-  seqio.MixtureRegistry.add("pair", [("first", 3.0), ("second", 1.0)])
+  register_mixture(make, tmp_path, "pair", {"first": 3.0, "second": 1.0})
   data = TaskData("pair", LENGTHS, 4, use_cached=True, cache_dir=str(tmp_path / "cache"))
   cache.build(data, tmp_path / "cache")
   data.check()

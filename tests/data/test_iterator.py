@@ -223,15 +223,21 @@ def test_unigram_entropy():
   assert features.unigram_entropy([batch, batch]) == pytest.approx(np.log(2))
 
 
-def test_mixtures(make, tmp_path, vocab_file):
+def register_mixture(make, folder, name, rates):
+  """A seqio mixture of two corpora made by a `make` fixture, the second of a text of its own."""
   import seqio
 
-  make(corpus={"name": "one"})
-  (tmp_path / "two.txt").write_text("\n".join(make_documents(50, seed=9)), encoding="utf-8")
-  make(corpus={"name": "two", "files": str(tmp_path / "two.txt")})
-  if "both" in seqio.MixtureRegistry.names():
-    seqio.MixtureRegistry.remove("both")
-  seqio.MixtureRegistry.add("both", ["one", "two"], default_rate=1.0)
+  first, second = rates
+  make(corpus={"name": first})
+  (folder / "two.txt").write_text("\n".join(make_documents(50, seed=9)), encoding="utf-8")
+  make(corpus={"name": second, "files": str(folder / "two.txt")})
+  if name in seqio.MixtureRegistry.names():
+    seqio.MixtureRegistry.remove(name)
+  seqio.MixtureRegistry.add(name, list(rates.items()))
+
+
+def test_mixtures(make, tmp_path, vocab_file):
+  register_mixture(make, tmp_path, "both", {"one": 1.0, "two": 1.0})
   data = TaskData("both", LENGTHS, 4)
   assert data.prepare(tmp_path / "run").path == str(tmp_path / "run" / "spiece.model")
   iterator = data.train_iterator()
