@@ -23,7 +23,6 @@ from t5jax.settings import SettingError
 
 _RULES = (rules.WebLines.name, rules.Length.name, rules.Repetition.name,
           rules.TokensPerCharacter.name, rules.Language.name, "exact_duplicates", "near_duplicates")
-_NUM_EXAMPLES = 3
 _CHUNK = 1000  # Members of a bucket that are compared at a time.
 
 
@@ -61,7 +60,7 @@ def _build(pipeline, corpus, settings, output_dir):
   clusters = pairs | beam.combiners.ToList() | beam.FlatMap(_clusters)
   judged = ({"documents": cleaned.kept, "cluster": clusters} | beam.CoGroupByKey()
             | "judge" >> beam.FlatMap(_judge, settings.drop_duplicates,
-                                      int(settings.validation_fraction * 2.0**63)))
+                                      settings.held_out_below))
   judged = (judged, cleaned.dropped) | beam.Flatten()
   for name in ("train", "validation", *(f"rejected/{rule}" for rule in _RULES)):
     _write(judged, name, FileSystems.join(output_dir, *name.split("/")))
@@ -220,28 +219,11 @@ class _ReportFn(beam.CombineFn):
   def merge_accumulators(self, reports):
     merged = Report()
     for report in reports:
-      _merge(merged, report)
+      merged.merge(report)
     return merged
 
   def extract_output(self, report):
     return report
-
-
-def _merge(report, other):
-  """Adds another Report to one."""
-  for mine, theirs in ((report.counts, other.counts), (report.dropped, other.dropped),
-                       (report.changed, other.changed)):
-    mine.update(theirs)
-  for rule, reasons in other.reasons.items():
-    known = report.reasons.setdefault(rule, {})
-    for reason, count in reasons.items():
-      known[reason] = known.get(reason, 0) + count
-  for rule, examples in other.examples.items():
-    known = report.examples.setdefault(rule, [])
-    known += examples[:max(0, _NUM_EXAMPLES - len(known))]
-  for source, numbers in other.sources.items():
-    known = report.sources.get(source, [0] * len(numbers))
-    report.sources[source] = [a + b for a, b in zip(known, numbers)]
 
 
 def _report_json(report):

@@ -46,6 +46,11 @@ class PrepareSettings:
   def __post_init__(self):
     check_settings(self, validation_fraction=RATE, shard_bytes=AT_LEAST_ONE)
 
+  @property
+  def held_out_below(self):
+    """The exact_hash, of a cluster's first document, below which the cluster is held out."""
+    return int(self.validation_fraction * 2.0**63)
+
 
 def prepare(corpus, settings, output_dir, num_processes=1):
   """Cleans a corpus.
@@ -121,7 +126,7 @@ def _write(settings, output, work, found, report):
   dropped = np.zeros(len(offsets), bool)
   if settings.drop_duplicates:
     dropped = found["is_exact"] | found["is_near"]
-  held_out = exact[found["first"]] < int(settings.validation_fraction * 2.0**63)
+  held_out = exact[found["first"]] < settings.held_out_below
   order = _order(settings.order, work / "kept.jsonl", offsets, ends, dropped)
   for split, chosen in (("train", ~held_out), ("validation", held_out)):
     _write_shards(output, split, work / "kept.jsonl", offsets, ends, order[chosen[order]],

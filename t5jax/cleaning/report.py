@@ -58,6 +58,22 @@ class Report:
     if len(examples) < _NUM_EXAMPLES:
       examples.append({"id": document_id, "reason": reason, "text": text[:_EXAMPLE_CHARACTERS]})
 
+  def merge(self, other):
+    """Adds another Report to this one."""
+    for mine, theirs in ((self.counts, other.counts), (self.dropped, other.dropped),
+                         (self.changed, other.changed)):
+      mine.update(theirs)
+    for rule, reasons in other.reasons.items():
+      known = self.reasons.setdefault(rule, {})
+      for reason, count in reasons.items():
+        known[reason] = known.get(reason, 0) + count
+    for rule, examples in other.examples.items():
+      known = self.examples.setdefault(rule, [])
+      known += examples[:max(0, _NUM_EXAMPLES - len(known))]
+    for source, numbers in other.sources.items():
+      known = self.sources.get(source, [0] * len(numbers))
+      self.sources[source] = [a + b for a, b in zip(known, numbers)]
+
   def to_json(self):
     """Returns the same as plain dicts, a copy."""
     return json.loads(json.dumps(vars(self)))
