@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 
 import flax.linen as nn
 import jax
@@ -94,6 +95,18 @@ def of_batch(mesh):
 def of_parameters(boxed, mesh):
   """Maps a tree of parameters that carry logical axes (as flax boxes) to their shardings."""
   return nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, RULES)
+
+
+def fit(layout, shape):
+  """A NamedSharding for `shape`: `layout` without the mesh axes that do not divide its dim.
+
+  For another rank than the layout's: replicated.
+  """
+  if len(layout.spec) != len(shape):
+    return replicated(layout.mesh)
+  size = lambda axes: math.prod(layout.mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes))
+  return NamedSharding(layout.mesh, PartitionSpec(*(
+      axes if axes is None or dim % size(axes) == 0 else None for dim, axes in zip(shape, layout.spec))))
 
 
 def unbox(tree):

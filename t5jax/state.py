@@ -8,6 +8,8 @@ import optax
 
 from t5jax import sharding
 from t5jax.model.t5 import T5
+from t5jax.optim import precision
+from t5jax.optim.matrices import names
 
 
 class TrainState(NamedTuple):
@@ -15,7 +17,7 @@ class TrainState(NamedTuple):
 
   Attributes:
     step: int32 scalar, optimizer updates done.
-    params: nested dict of float32 arrays.
+    params: nested dict of arrays, in the dtype of the model's param_precision.
     opt_state: the optimizer's own tree.
   """
 
@@ -24,20 +26,21 @@ class TrainState(NamedTuple):
   opt_state: Any
 
 
-def transformation(optimizer, learning_rate, max_grad_norm=None):
-  """Returns the optax chain of one step: clip by the global norm, then `optimizer`.
+def transformation(model, optimizer, learning_rate, max_grad_norm=None):
+  """Returns the optax chain of one step: clip by the global norm, `optimizer`, then round.
 
   Args:
+    model: T5Config; its param_precision says how.
     optimizer: a function of the learning rate alone.
     learning_rate: number or traced scalar; the state's shape does not depend on it.
     max_grad_norm: largest global L2 norm of the gradient, or None.
   """
   clip = optax.identity() if max_grad_norm is None else optax.clip_by_global_norm(max_grad_norm)
-  return optax.chain(clip, optimizer(learning_rate))
+  return precision.keep_parameters(optax.chain(clip, optimizer(learning_rate)), model.param_precision)
 
 
 def abstract_params(model):
-  """Returns the parameters of a T5Config as a nested dict of ShapeDtypeStructs."""
+  """Returns the parameters of a T5Config in float32, as a nested dict of ShapeDtypeStructs."""
   tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
   return sharding.unbox(jax.eval_shape(T5(model).init, jax.random.key(0), tokens, tokens)["params"])
 
@@ -46,32 +49,29 @@ def initialise(model, optimizer, max_grad_norm, key):
   """A fresh TrainState whose parameters are still boxed with their logical axes."""
   tokens = jnp.ones((1, 8), jnp.int32)
   boxed = T5(model).init(key, tokens, tokens)["params"]
-  opt_state = transformation(optimizer, 0.0, max_grad_norm).init(sharding.unbox(boxed))
+  boxed = jax.tree.map(lambda x: x.astype(precision.param_dtype(model.param_precision)), boxed)
+  opt_state = transformation(model, optimizer, 0.0, max_grad_norm).init(sharding.unbox(boxed))
   return TrainState(jnp.zeros([], jnp.int32), boxed, opt_state)
 
 
 def abstract(model, optimizer, max_grad_norm, mesh):
   """Returns the state as ShapeDtypeStructs that carry their shardings; nothing is allocated.
 
-  A leaf of the optimizer's state whose path ends in a parameter's path and that has its shape is
-  laid out like the parameter; every other leaf is replicated.
+  A leaf of the optimizer's state whose path ends in a parameter's path and that has its rank is laid
+  out like the parameter, as far as its dims allow; every other leaf is replicated.
   """
   boxed = jax.eval_shape(
       lambda: initialise(model, optimizer, max_grad_norm, jax.random.key(0)))
-  params = sharding.unbox(boxed.params)
   shardings = jax.tree_util.tree_leaves_with_path(sharding.of_parameters(boxed.params, mesh))
-  shapes = jax.tree.leaves(params)
-  by_path = {_names(path): (leaf.shape, layout) for (path, layout), leaf in zip(shardings, shapes)}
+  by_path = {names(path): layout for path, layout in shardings}
 
   def lay_out(path, leaf):
-    names = _names(path)
-    for start in range(len(names)):
-      shape, layout = by_path.get(names[start:], (None, None))
-      if shape == leaf.shape:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding.replicated(mesh))
+    parts = names(path)
+    layouts = (by_path.get(parts[start:]) for start in range(len(parts)))
+    layout = next((x for x in layouts if x is not None), sharding.replicated(mesh))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding.fit(layout, leaf.shape))
 
-  return jax.tree_util.tree_map_with_path(lay_out, boxed._replace(params=params))
+  return jax.tree_util.tree_map_with_path(lay_out, boxed._replace(params=sharding.unbox(boxed.params)))
 
 
 def create(model, optimizer, max_grad_norm, mesh, seed):
@@ -87,6 +87,3 @@ def create(model, optimizer, max_grad_norm, mesh, seed):
 
   return jax.jit(make, out_shardings=layout)(jax.random.key(seed))
 
-
-def _names(path):
-  return tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)

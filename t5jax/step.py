@@ -8,6 +8,7 @@ import optax
 
 from t5jax import metrics, state as states
 from t5jax.model.t5 import T5
+from t5jax.optim.precision import as_float32
 
 
 def forward(model, params, batch, z_loss, dropout_key=None):
@@ -26,14 +27,14 @@ def gradients(model, params, batch, z_loss, num_microbatches, dropout_key=None):
 
   Args:
     model: T5Config.
-    params: nested dict of float32 arrays.
+    params: nested dict of arrays.
     batch: dict of arrays [B, ...]; B a multiple of num_microbatches.
     z_loss: weight of the penalty on the softmax's normaliser.
     num_microbatches: sequential parts of the batch.
     dropout_key: None for no dropout.
 
   Returns:
-    (gradients like params, metrics of the whole batch).
+    (gradients like params, float32 if accumulated; metrics of the whole batch).
   """
   total = jnp.maximum(jnp.sum(batch["decoder_loss_weights"]), 1.0)
 
@@ -54,7 +55,7 @@ def gradients(model, params, batch, z_loss, num_microbatches, dropout_key=None):
   parts = jax.tree.map(
       lambda x: x.reshape(-1, num_microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
   zeros = jax.tree.map(
-      lambda x: jnp.zeros(x.shape, x.dtype),
+      lambda x: jnp.zeros(x.shape, jnp.float32),
       jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts), dropout_key))
   return jax.lax.scan(accumulate, zeros, (parts, jnp.arange(num_microbatches)))[0]
 
@@ -68,7 +69,7 @@ def train_step(state, batch, learning_rate, key, *, model, optimizer, z_loss=0.0
     batch: dict of arrays: encoder_input_tokens [B, L], decoder_input_tokens,
       decoder_target_tokens, decoder_loss_weights, each [B, target length].
     learning_rate: float32 scalar.
-    key: the run's dropout key; the step folds its own number in.
+    key: the run's random key; the step folds its own number in.
     model: T5Config.
     optimizer: function of the learning rate that returns an optax transformation.
     z_loss: weight of the penalty on the softmax's normaliser.
@@ -79,13 +80,14 @@ def train_step(state, batch, learning_rate, key, *, model, optimizer, z_loss=0.0
     (new TrainState, {name: (sum, weight)}): token metrics, norms of gradient (before clipping),
     parameters (after the update) and update.
   """
-  dropout_key = jax.random.fold_in(key, state.step) if model.dropout_rate else None
-  grads, sums = gradients(model, state.params, batch, z_loss, num_microbatches, dropout_key)
-  chain = states.transformation(optimizer, learning_rate, max_grad_norm)
-  updates, opt_state = chain.update(grads, state.opt_state, state.params)
+  dropout_key, rounding_key = jax.random.split(jax.random.fold_in(key, state.step))
+  grads, sums = gradients(model, state.params, batch, z_loss, num_microbatches,
+                          dropout_key if model.dropout_rate else None)
+  chain = states.transformation(model, optimizer, learning_rate, max_grad_norm)
+  updates, opt_state = chain.update(grads, state.opt_state, state.params, key=rounding_key)
   params = optax.apply_updates(state.params, updates)
   for name, tree in (("grad_norm", grads), ("param_norm", params), ("update_norm", updates)):
-    sums[name] = metrics.single(optax.global_norm(tree))
+    sums[name] = metrics.single(optax.global_norm(as_float32(tree)))
   return states.TrainState(state.step + 1, params, opt_state), sums
 
 

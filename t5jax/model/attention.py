@@ -56,7 +56,7 @@ class RelativePositionBias(nn.Module):
     back, ahead = bucket_table(self.bidirectional, self.num_buckets, self.max_distance)
     distance = jnp.minimum(jnp.abs(offsets), self.max_distance)
     buckets = jnp.where(offsets > 0, jnp.asarray(ahead)[distance], jnp.asarray(back)[distance])
-    return jnp.take(self.rel_embedding, buckets, axis=1)
+    return jnp.take(self.rel_embedding.astype(jnp.float32), buckets, axis=1)
 
   def __call__(self, query_length, key_length):
     """Returns float32 biases [H, L, M] for positions counted from 0.

@@ -30,7 +30,8 @@ class T5Config:
       about sqrt(emb_dim) tied.
     dropout_rate: after embeddings, attention weights, sublayers and stacks. Default 0.
     dtype: of activations and of the operands of every matmul but the logits' accumulation.
-      Parameters are float32; norm statistics, attention softmax, logits and loss always float32.
+      Norm statistics, attention softmax, logits and loss are always float32.
+    param_precision: how parameters are kept between steps, a policy of optim/precision.py.
     remat: what the backward pass recomputes, per layer: "none" saves all, "minimal" keeps the
       results of weight matmuls, "full" keeps only each layer's input.
     relative_attention_num_buckets: rows of each stack's relative position table.
@@ -50,6 +51,8 @@ class T5Config:
   head_init: Literal["scaled", "hf"] = "scaled"
   dropout_rate: float = 0.0
   dtype: Literal["bfloat16", "float32"] = "bfloat16"
+  param_precision: Literal["float32", "bfloat16_stochastic", "bfloat16_kahan", "bfloat16_master",
+                           "bfloat16_nearest"] = "float32"
   remat: Literal["none", "minimal", "full"] = "none"
   relative_attention_num_buckets: int = 32
   relative_attention_max_distance: int = 128
@@ -111,28 +114,38 @@ _V1_1_CHANGES = {
     "xxl": dict(emb_dim=4096, num_heads=64, head_dim=64),
 }
 SIZES = tuple(_SIZES)
+# Where parameters and their updates fill the memory, float32 ones are the exception.
+_BIG_SIZES = ("large", "xl", "xxl")
 
 
-def _check_preset(name, size, overrides):
+def _shape(name, size):
   check_choice(f"{name}.size", size, SIZES)
+  return _SIZES[size]
+
+
+def _preset(name, size, overrides, **values):
   for field in overrides:
     check_choice(f"{name}'s override", field, [f.name for f in dataclasses.fields(T5Config)])
+  if size in _BIG_SIZES:
+    values["param_precision"] = "bfloat16_stochastic"
+  return T5Config(**values | {field: value for field, value in overrides.items() if value is not None})
 
 
 def t5_1_0(size="base", **overrides):
-  """Returns T5 v1.0 (ReLU, tied head) of a published size, or tiny or mini."""
-  _check_preset("t5_1_0", size, overrides)
-  emb_dim, num_heads, head_dim, mlp_dim, _, depth = _SIZES[size]
-  return T5Config(**dict(
-      dict(emb_dim=emb_dim, num_heads=num_heads, head_dim=head_dim, mlp_dim=mlp_dim,
-           num_encoder_layers=depth, num_decoder_layers=depth, mlp_activations=("relu",),
-           logits_via_embedding=True), **overrides))
+  """Returns T5 v1.0 (ReLU, tied head) of a published size, or tiny or mini.
+
+  Overrides are fields of T5Config; None leaves the preset's. Parameters are float32 up to base,
+  bfloat16 with stochastic rounding from large on.
+  """
+  emb_dim, num_heads, head_dim, mlp_dim, _, depth = _shape("t5_1_0", size)
+  return _preset("t5_1_0", size, overrides, emb_dim=emb_dim, num_heads=num_heads, head_dim=head_dim,
+                 mlp_dim=mlp_dim, num_encoder_layers=depth, num_decoder_layers=depth,
+                 mlp_activations=("relu",), logits_via_embedding=True)
 
 
 def t5_1_1(size="base", **overrides):
-  """Returns T5 v1.1 (gated GELU, untied head) of a published size, or tiny or mini."""
-  _check_preset("t5_1_1", size, overrides)
-  emb_dim, num_heads, head_dim, _, mlp_dim, depth = _SIZES[size]
-  values = dict(emb_dim=emb_dim, num_heads=num_heads, head_dim=head_dim, mlp_dim=mlp_dim,
-                num_encoder_layers=depth, num_decoder_layers=depth)
-  return T5Config(**{**values, **_V1_1_CHANGES.get(size, {}), **overrides})
+  """Returns T5 v1.1 (gated GELU, untied head); see t5_1_0."""
+  emb_dim, num_heads, head_dim, _, mlp_dim, depth = _shape("t5_1_1", size)
+  shape = dict(emb_dim=emb_dim, num_heads=num_heads, head_dim=head_dim, mlp_dim=mlp_dim,
+               num_encoder_layers=depth, num_decoder_layers=depth)
+  return _preset("t5_1_1", size, overrides, **shape | _V1_1_CHANGES.get(size, {}))

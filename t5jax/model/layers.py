@@ -13,7 +13,7 @@ def normal(std):
 
 
 def param(module, name, init, shape, axes):
-  """Declares a float32 parameter of `module` whose dims carry the logical names `axes`."""
+  """Declares a parameter of `module`, initially float32, whose dims carry the logical names `axes`."""
   return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
 
 
@@ -88,7 +88,7 @@ class MLP(nn.Module):
 
 
 class Embedding(nn.Module):
-  """Token table [V, D]. The lookup is a gather, and only the gathered rows are cast."""
+  """Token table [V, D]. The lookup is a gather; its gradient adds up rows in float32."""
 
   vocab_size: int
   emb_dim: int
@@ -100,7 +100,7 @@ class Embedding(nn.Module):
 
   def __call__(self, tokens):
     """[B, L] integer ids -> [B, L, D] in `dtype`."""
-    return jnp.take(self.embedding, tokens, axis=0).astype(self.dtype)
+    return jnp.take(self.embedding.astype(jnp.float32), tokens, axis=0).astype(self.dtype)
 
   def attend(self, x):
     """[B, L, D] -> float32 logits [B, L, V] with the table as the head."""

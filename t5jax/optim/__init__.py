@@ -7,5 +7,6 @@ state and no recompilation, and any optimizer of Optax can stand in its place.
 
 from t5jax.optim.adafactor import adafactor
 from t5jax.optim.adamw_rms import adamw_rms
+from t5jax.optim.quantized import quantized
 
-__all__ = ["adafactor", "adamw_rms"]
+__all__ = ["adafactor", "adamw_rms", "quantized"]

@@ -8,18 +8,19 @@ import jax
 import jax.numpy as jnp
 
 
-def _names(path):
-  return [str(getattr(key, "key", key)) for key in path]
+def names(path):
+  """The keys of a tree path as a tuple of strings, whatever kind of node each belongs to."""
+  return tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
 
 
 def is_stacked(path):
   """True if the parameter at this tree path carries a leading `layers` axis."""
-  return "layers" in _names(path)
+  return "layers" in names(path)
 
 
 def is_decayed(path):
   """True if weight decay applies: norm scales and relative position tables are exempt."""
-  return _names(path)[-1] not in ("scale", "rel_embedding")
+  return names(path)[-1] not in ("scale", "rel_embedding")
 
 
 def matrix_axes(path, ndim):
