@@ -81,6 +81,7 @@ def warmup_stable_decay(total_steps, warmup_steps=0, warmup_start=0.0, decay_fra
 
 def one_cycle(total_steps):
   """Returns Cramming's one-cycle schedule (arXiv:2212.14034): up from 0 to 1 at half, down to 0."""
+  check_numbers("one_cycle", total_steps=(total_steps, AT_LEAST_ONE))
   return _line("one_cycle", total_steps, total_steps / 2, 0.0, 0.0)
 
 
@@ -92,7 +93,8 @@ def triangle(total_steps, start=0.25, peak_at=0.75):
     start: the first multiplier: 0.25 in Cramming's final recipe, 0.5 in an earlier one.
     peak_at: the share of the run at which it is 1, above 0 and below 1.
   """
-  check_numbers("triangle", start=(start, FRACTION), peak_at=(peak_at, DECAY))
+  check_numbers("triangle", total_steps=(total_steps, AT_LEAST_ONE), start=(start, FRACTION),
+                peak_at=(peak_at, DECAY))
   return _line("triangle", total_steps, peak_at * total_steps, start, 0.0)
 
 

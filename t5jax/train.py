@@ -26,7 +26,7 @@ def parse_arguments(argv=None, description=__doc__):
   parser.add_argument("--check", action="store_true",
                       help="only check the configuration and the data, then leave")
   parser.add_argument("--print_schedule", nargs="?", const="", metavar="FILE",
-                      help="only list the learning rate over the run, and draw it into FILE if named")
+                      help="only list the learning rate over the run, and draw it into FILE")
   argv = sys.argv[1:] if argv is None else argv
   # Taken out first: to argparse a flag with a space in it is the value of the one before.
   bindings = [flag.removeprefix("--gin.") for flag in argv if flag.startswith("--gin.")]

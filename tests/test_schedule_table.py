@@ -8,8 +8,9 @@ from t5jax.budget import Budget
 
 def rows(*parts):
   """{position: (learning rate, length of the bar)} of the lines of a table."""
-  words = [line.split() for line in schedule_table.table(*parts).splitlines()[1:]]
-  return {float(w[0].replace(",", "")): (float(w[2]), len(w[3]) if len(w) > 3 else 0) for w in words}
+  lines = [line.split() for line in schedule_table.table(*parts).splitlines()[1:]]
+  return {float(position.replace(",", "")): (float(rate), len("".join(bar)))
+          for position, _, rate, *bar in lines}
 
 
 def test_table_has_the_points_of_the_recipe():
