@@ -97,8 +97,7 @@ def _read_files_plainly():
     return open(path, encoding="utf-8")
 
   gin_config._FILE_READERS[:] = [(read, os.path.isfile)]
-  for folder in search_path():
-    gin.add_config_file_search_path(str(folder))
+  gin_config._LOCATION_PREFIXES[:] = map(str, search_path())  # gin itself only ever adds to them.
   return texts
 
 

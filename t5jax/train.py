@@ -25,13 +25,26 @@ def parse_arguments(argv=None, description=__doc__):
                       help="save and leave at this step; the schedules still run to the whole budget")
   parser.add_argument("--check", action="store_true",
                       help="only check the configuration and the data, then leave")
-  arguments, rest = parser.parse_known_args(argv)
+  parser.add_argument("--print_schedule", nargs="?", const="", metavar="FILE",
+                      help="only list the learning rate over the run, and draw it into FILE")
+  argv = sys.argv[1:] if argv is None else argv
+  # Taken out first: to argparse a flag with a space in it is the value of the one before.
+  bindings = [flag.removeprefix("--gin.") for flag in argv if flag.startswith("--gin.")]
+  arguments, rest = parser.parse_known_args([f for f in argv if not f.startswith("--gin.")])
   if arguments.stop_at_step is not None and arguments.stop_at_step < 1:
     parser.error(f"--stop_at_step={arguments.stop_at_step}: expected a step >= 1")
-  for flag in rest:
-    if not flag.startswith("--gin."):
-      parser.error(f"unknown argument {flag}; settings are given as --gin.NAME=value")
-  return arguments, [flag.removeprefix("--gin.") for flag in rest]
+  if rest:
+    parser.error(f"unknown argument {rest[0]}; settings are given as --gin.NAME=value")
+  return arguments, bindings
+
+
+def show_schedule(trainer, path):
+  """Prints the learning rate over the run; draws it into the file `path` unless that is empty."""
+  from t5jax import schedule_table
+  parts = trainer.learning_rate, trainer.schedule, trainer.budget
+  if path:
+    schedule_table.plot(*parts, path)
+  print(schedule_table.table(*parts))
 
 
 def main(argv=None):
@@ -42,6 +55,9 @@ def main(argv=None):
   from t5jax.hooks import TrainingDiverged
   try:
     trainer, resolved = config.build("t5jax.trainer.Trainer", arguments.gin_file, bindings)
+    if arguments.print_schedule is not None:
+      show_schedule(trainer, arguments.print_schedule)
+      return 0
     trainer.check()
     if arguments.check:
       print(f"{resolved}\nThe settings and the first records of the data are fine.")

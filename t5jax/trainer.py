@@ -36,7 +36,8 @@ class Trainer:
     model: the architecture.
     data: batches and tokenizer, a data.iterator.TaskData.
     optimizer: a function of the learning rate that returns an optax transformation.
-    learning_rate: a function of progress, see schedules.py.
+    learning_rate: what `schedule` multiplies; the peak, for most schedules.
+    schedule: a function of progress, see schedules.py.
     budget: how long to train.
     model_dir: the folder of all that the run leaves.
     hooks: what observes the run, in this order; see hooks.py.
@@ -53,7 +54,8 @@ class Trainer:
   model: T5Config
   data: Any
   optimizer: Callable
-  learning_rate: Callable
+  learning_rate: float
+  schedule: Callable
   budget: Budget
   model_dir: str
   hooks: tuple = ()
@@ -68,10 +70,10 @@ class Trainer:
 
   def __post_init__(self):
     object.__setattr__(self, "hooks", tuple(self.hooks))
-    check_settings(self, num_microbatches=AT_LEAST_ONE, max_grad_norm=POSITIVE,
-                   z_loss=NON_NEGATIVE, seed=NON_NEGATIVE)
+    check_settings(self, learning_rate=POSITIVE, num_microbatches=AT_LEAST_ONE,
+                   max_grad_norm=POSITIVE, z_loss=NON_NEGATIVE, seed=NON_NEGATIVE)
     self.optimizer(0.0)  # Raises on settings that cannot be, before anything is compiled.
-    self.learning_rate(0.0)
+    self.schedule(0.0)
 
   def check(self):
     """Raises ValueError for what cannot work, without compiling or reading much."""
@@ -101,7 +103,7 @@ class Trainer:
         progress = self.budget.progress(run.spent)
         run.state = self.grow(run.state, progress)
         batch, extra = self.select(run.state, next(run.data))
-        run.learning_rate = self.learning_rate(progress)
+        run.learning_rate = self.learning_rate * self.schedule(progress)
         run.state, metrics = train_step(
             run.state, sharding.put_batch(batch, run.mesh), np.float32(run.learning_rate), key)
         run.spend(batch, extra, metrics)

@@ -43,7 +43,8 @@ LAYERS = [
     {"checkpoint", "data", "convert", "decoding", "config"},
     {"step", "methods"},
     {"state"},
-    {"model", "optim", "losses", "metrics", "schedules", "budget", "sharding"},
+    {"model", "optim", "losses", "metrics", "schedules", "schedule_table", "budget",
+     "sharding"},
     {"settings", "folders"},
 ]
 

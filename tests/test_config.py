@@ -78,6 +78,15 @@ def test_missing_file_names_the_folders_and_the_nearest_name(build, tmp_path):
   assert str(tmp_path) in str(error.value)
 
 
+def test_a_folder_of_an_earlier_call_is_not_searched(build, tmp_path, monkeypatch):
+  (tmp_path / "part.gin").write_text("LAYERS = 3\n")
+  assert build("include 'part.gin'")[0].num_encoder_layers == 3
+  (tmp_path / "other").mkdir()
+  monkeypatch.chdir(tmp_path / "other")
+  with pytest.raises(config.ConfigError, match="part.gin"):
+    build("include 'part.gin'", files=["../my.gin"])
+
+
 def test_differences_names_what_changed():
   old = "a.B.x = 1\na.B.y = \\\n    'long'\nTRAIN_STEPS = 5\nc.D.z = [1,\n         2]\n"
   new = "a.B.x = 2\na.B.y = 'long'\nTRAIN_STEPS = 6\nc.D.z = [1,\n         2]\n"

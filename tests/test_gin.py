@@ -1,12 +1,13 @@
 """Every gin file of ours builds, uses all that it sets, and describes a model that can be."""
 
+import inspect
 import pathlib
 import shutil
 
 import jax
 import pytest
 
-from t5jax import config, optim, sharding, state as states
+from t5jax import config, optim, schedules, sharding, state as states
 from t5jax.data import objectives
 from t5jax.model.flops import train_step_flops
 from t5jax.tasks import danish
@@ -22,6 +23,7 @@ NEEDED = {"base.gin": [], "demo.gin": [],
           "text.gin": ["TRAIN_FILES=*.txt", "VOCAB_SIZE=8000"]}
 OBJECTIVES = {"span_corruption": objectives.SpanCorruption(), "prefix_lm": objectives.PrefixLM(),
               "iid": objectives.IidDenoising(), "ul2": objectives.ul2()}
+OPTIMIZERS = sorted(p.stem for p in (GIN / "optimizers").glob("*.gin"))
 COMBINED = """from __gin__ import dynamic_registration
 from t5jax.data import iterator
 include "models/{model}.gin"
@@ -65,7 +67,7 @@ def test_runnable_files(build, name):
   assert guard < log < evaluate < save
 
 
-@pytest.mark.parametrize("optimizer", sorted(p.stem for p in (GIN / "optimizers").glob("*.gin")))
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", sorted(p.stem for p in (GIN / "models").glob("*.gin")))
 def test_fragments_combine(build, tmp_path, model, optimizer):
   (tmp_path / "mine.gin").write_text(COMBINED.format(model=model, optimizer=optimizer))
@@ -73,6 +75,22 @@ def test_fragments_combine(build, tmp_path, model, optimizer):
   assert trainer.optimizer.__name__ == optimizer
   assert trainer.model.logits_via_embedding == (model == "t5_1_0")
   check_shapes(trainer)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("schedule", sorted(p.stem for p in (GIN / "schedules").glob("*.gin")))
+def test_any_optimizer_takes_any_schedule(tmp_path, monkeypatch, optimizer, schedule):
+  monkeypatch.chdir(tmp_path)
+  text = COMBINED.format(model="t5_1_1", optimizer=optimizer)
+  (tmp_path / "mine.gin").write_text(f'{text}include "schedules/{schedule}.gin"\n')
+  trainer, _ = config.build("t5jax.trainer.Trainer", ["mine.gin"],
+                            ["MODEL_DIR=run", "LEARNING_RATE=1e-2"])
+  assert trainer.learning_rate == 1e-2
+  factory = getattr(schedules, schedule)
+  takes_warmup = "warmup_steps" in inspect.signature(factory).parameters
+  reference = factory(20_000, **({"warmup_steps": 10_000} if takes_warmup else {}))
+  for progress in (0.0, 0.1, 0.6, 0.95):
+    assert trainer.schedule(progress) == reference(progress) > 0
 
 
 @pytest.mark.parametrize("name", ["base.gin", "danish.gin", "text.gin"])
@@ -107,5 +125,6 @@ def test_base_is_nanot5s_default(build):
   assert trainer.data.feature_lengths == {"inputs": 512, "targets": 114}
   assert (trainer.model.emb_dim, trainer.model.mlp_dim, trainer.model.num_encoder_layers) == (
       768, 2048, 12)
-  assert trainer.learning_rate(10_000 / 65_536) == pytest.approx(2e-2)
-  assert trainer.learning_rate(0.0) == pytest.approx(1e-2)
+  assert trainer.learning_rate == 2e-2
+  for step, rate in ((0, 1e-2), (10_000, 2e-2), (65_536, 1e-5)):
+    assert trainer.learning_rate * trainer.schedule(step / 65_536) == pytest.approx(rate)

@@ -37,6 +37,8 @@ def fail(project, monkeypatch, capsys):
   (["--gin.DROPOUT_RATE=1.0"], ["DROPOUT_RATE", "< 1"]),
   (["--gin.DTYPE=float16"], ["DTYPE", "'bfloat16'"]),
   (["--gin.WARMUP_STEPS=50"], ["warmup_steps", "20"]),
+  (["--gin.LEARNING_RATE=0"], ["LEARNING_RATE", "> 0"]),
+  (["--print_schedule=no/a.png"], ["no/a.png", "cannot be written", "No such file"]),
   (["--gin.MODEL_SIZE=bsae"], ["bsae", "base"]),
   (["--gin.text.TextCorpus.files=txt.text"], ["txt.text", "text.txt"]),
   (["--gin.text.TextCorpus.files=empty.txt"], ["empty.txt"]),

@@ -5,8 +5,10 @@ import pytest
 from tests.entry.conftest import records, run_module, write_project
 
 
-@pytest.mark.parametrize("optimizer, num_devices", [("adamw_rms", 8), ("adafactor", 1)])
-def test_killed_and_divided_runs_equal_a_straight_one(tmp_path, optimizer, num_devices):
+# The learning rate is that of the third update, at t = 2: a warm-up of 5 from 1e-2 to 2e-2, and T5X's.
+@pytest.mark.parametrize("optimizer, num_devices, learning_rate", [
+    ("adamw_rms", 8, 1.4e-2), ("adafactor", 1, 5**-0.5)])
+def test_killed_and_divided_runs_equal_a_straight_one(tmp_path, optimizer, num_devices, learning_rate):
   project = write_project(tmp_path, optimizer)
 
   def train(name, *arguments, gin_file="tiny.gin", **options):
@@ -26,6 +28,7 @@ def test_killed_and_divided_runs_equal_a_straight_one(tmp_path, optimizer, num_d
   assert (project / "divided" / "digest").read_text() == digest
   assert records(project / "killed") == records(project / "straight")
   assert records(project / "divided") == records(project / "straight")
+  assert records(project / "straight")[0]["learning_rate"] == pytest.approx(learning_rate)
   # The configuration that a run leaves describes it completely.
   train("again", "--stop_at_step=5", gin_file="straight/config.gin")
   assert records(project / "again")[:1] == records(project / "straight")[:1]
