@@ -3,7 +3,7 @@
 Every factory returns a function of progress. `total_steps` is the length of the whole run in
 updates, `warmup_steps` is in the same unit; progress * total_steps is the number t of updates done
 before the one that is about to happen. Where the budget has another unit, total_steps is any
-number that stands for the whole. All but `inverse_sqrt` have 1 as their highest value.
+number that stands for the whole. The highest value of each is 1: the learning rate is its peak.
 
 No schedule starts at 0. A warm-up from nothing would waste its first update: that one gets the
 multiplier of the second, 1 / warmup_steps.
@@ -99,13 +99,14 @@ def triangle(total_steps, start=0.25, peak_at=0.75):
 
 
 def inverse_sqrt(total_steps, warmup_steps=10_000):
-  """Returns T5X's schedule, 1 / sqrt(max(t, warmup_steps)): flat during the warm-up.
+  """Returns T5X's schedule: 1 up to `warmup_steps`, then falling as 1 / sqrt(t).
 
-  The multiplier is no share of a peak: at T5X's learning rate of 1.0 the peak is
-  1 / sqrt(warmup_steps). A run may consist of the flat part alone.
+  T5X's own 1 / sqrt(max(t, 10000)) is this at a learning rate of 1e-2. A run may consist of the flat
+  part alone.
   """
   _check_steps("inverse_sqrt", total_steps, warmup_steps, may_fill_the_run=True)
-  return lambda progress: 1 / math.sqrt(max(progress * total_steps, warmup_steps, 1))
+  flat = max(warmup_steps, 1)
+  return lambda progress: math.sqrt(flat / max(progress * total_steps, flat))
 
 
 def inverse_sqrt_nanot5(total_steps, peak=1e-2, decay_fraction=0.1):

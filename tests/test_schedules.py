@@ -31,8 +31,8 @@ def test_cosine_has_the_floor_of_no_train_no_gain():
 
 def test_inverse_sqrt_is_t5xs():
   schedule = schedules.inverse_sqrt(STEPS)
-  assert at(schedule, 0) == at(schedule, 10_000) == pytest.approx(1e-2)
-  assert at(schedule, 40_000) == pytest.approx(5e-3)
+  for step in (0, 10_000, 40_000):
+    assert 1e-2 * at(schedule, step) == pytest.approx(1 / math.sqrt(max(step, 10_000)))
 
 
 @pytest.mark.parametrize("peak", [1e-2, 2e-2])
@@ -111,4 +111,4 @@ def test_impossible_settings_are_refused_by_name(make, message):
 
 def test_inverse_sqrt_may_be_flat_throughout():
   schedule = schedules.inverse_sqrt(10_000, 10_000)
-  assert schedule(0) == schedule(1) == pytest.approx(1e-2)
+  assert schedule(0) == schedule(1) == 1
