@@ -100,8 +100,7 @@ def keep_parameters(transformation, policy):
     updates, inner_state = inner.update(as_float32(grads), state.inner, old, **as_float32(extra))
     target = jax.tree.map(jnp.add, old, updates)
     if policy == "bfloat16_stochastic":
-      rounded = jax.tree_util.tree_map_with_path(
-          lambda path, t: round_stochastically(t, _key_of(path, key)), target)
+      rounded = _round_in_turn(target, key)
     else:
       rounded = jax.tree.map(round_to_nearest, target)
     updates = jax.tree.map(jnp.subtract, rounded, as_float32(params))
@@ -110,6 +109,13 @@ def keep_parameters(transformation, policy):
   return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _key_of(path, key):
-  name = jax.tree_util.keystr(path, simple=True, separator="/")
-  return jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
+def _round_in_turn(tree, key):
+  """Rounds one leaf after the other: the random bits of all at once would take twice their memory."""
+  leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+  rounded = []
+  for path, leaf in leaves:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    own_key = jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
+    rounded.append(round_stochastically(leaf, own_key))
+    key, rounded[-1] = jax.lax.optimization_barrier((key, rounded[-1]))
+  return structure.unflatten(rounded)

@@ -63,8 +63,8 @@ def quantize(x, block_size, signed):
     (codes [..., n], scales float32 [..., ceil(n / block_size)]).
   """
   blocks = _to_blocks(x, block_size)
-  index = jnp.argmax(jnp.abs(blocks), axis=-1, keepdims=True)
-  scales = jnp.take_along_axis(blocks, index, axis=-1)
+  high, low = (reduce(blocks, axis=-1, keepdims=True) for reduce in (jnp.max, jnp.min))
+  scales = jnp.where(high >= -low, high, low)
   ratio = blocks / jnp.where(scales == 0, 1.0, scales)
   per_first_decade = 1 if signed else 2
   size = jnp.abs(ratio)
