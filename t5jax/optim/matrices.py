@@ -12,14 +12,14 @@ def _names(path):
   return [str(getattr(key, "key", key)) for key in path]
 
 
+def path_name(path):
+  """The tree path as one string, "encoder/layers/mlp/wo/kernel"."""
+  return "/".join(_names(path))
+
+
 def is_stacked(path):
   """True if the parameter at this tree path carries a leading `layers` axis."""
   return "layers" in _names(path)
-
-
-def is_decayed(path):
-  """True if weight decay applies: norm scales and relative position tables are exempt."""
-  return _names(path)[-1] not in ("scale", "rel_embedding")
 
 
 def matrix_axes(path, ndim):
