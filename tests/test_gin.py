@@ -109,3 +109,23 @@ def test_base_is_nanot5s_default(build):
       768, 2048, 12)
   assert trainer.learning_rate(10_000 / 65_536) == pytest.approx(2e-2)
   assert trainer.learning_rate(0.0) == pytest.approx(1e-2)
+
+
+def test_groups_of_parameters(build, tmp_path):
+  (tmp_path / "mine.gin").write_text("""from __gin__ import dynamic_registration
+from t5jax import optim
+from t5jax import trainer
+include "base.gin"
+trainer.Trainer.optimizer = @optim.grouped()
+optim.grouped:
+  optimizer = @optim.adamw_rms
+  frozen = ["^token_embedder/"]
+  learning_rates = {"^logits_dense/": 0.1}
+""")
+  trainer = build("mine.gin")
+  check_shapes(trainer)
+  params = states.abstract_params(trainer.model.with_vocabulary(32_100))
+  moments = jax.eval_shape(trainer.optimizer(0.1).init, params)
+  frozen = params["token_embedder"]["embedding"].size
+  assert sum(x.size for x in jax.tree.leaves(moments) if x.ndim) == 2 * (
+      sum(x.size for x in jax.tree.leaves(params)) - frozen)

@@ -82,10 +82,10 @@ def scale_by_factored_rms(decay_rate, min_dim_size_to_factor):
       row = jax.lax.rsqrt(v_row / jnp.mean(v_row, axis=-1, keepdims=True))
       return g * row[..., None] * jax.lax.rsqrt(v_col)[..., None, :], v_row, v_col, v
 
-    # One pass over the leaves gives four results each; transpose them into four trees.
+    # One pass over the leaves gives four results each; take them apart into four trees.
     results = tree_map(one, grads, state.v_row, state.v_col, state.v)
-    updates, *moments = jax.tree.transpose(
-        jax.tree.structure(grads), jax.tree.structure((0, 0, 0, 0)), results)
+    updates, *moments = (
+        jax.tree.map(lambda _, result, i=i: result[i], grads, results) for i in range(4))
     return updates, FactoredRmsState(count, *moments)
 
   return optax.GradientTransformation(init, update)
