@@ -1,15 +1,15 @@
 """Adafactor with the settings of Hugging Face transformers' `Adafactor`.
 
-The second moments, their clipping and the order of momentum are those of adafactor.py. What differs:
+Second moments, their clipping and the order of momentum are those of adafactor.py. What differs:
 
     every matrix is factored, whatever its size
     r  = 1 / sqrt(t), at most 0.01, or with warmup_init at most 1e-6 t; 1 without relative_step
     a  = lr * r * max(1e-3, RMS(p))                      lr * r without scale_parameter
     p <- p - a * u - a * weight_decay * p                the decay is scaled by RMS as well
 
-transformers takes either a learning rate or relative steps. Here there always is a learning rate, so
-with relative_step it is a factor on them, 1.0 for transformers' own. For a schedule from outside,
-switch relative_step off; nanoT5's Adafactor runs (arXiv:2309.02373) did so.
+transformers takes either a learning rate or relative steps. Here there always is a learning rate: with
+relative_step it is a factor on them, 1.0 for transformers' own. For a schedule from outside, switch
+relative_step off; nanoT5's Adafactor runs (arXiv:2309.02373) did so.
 """
 
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ def _relative_step(count, warmup_init):
 
 
 def _take_step(step_size, beta1, weight_decay, mask):
-  """Scales updates by step_size(path, p, count), averages them, adds the decay; see the formulas."""
+  """Scales updates by step_size(path, p, count), averages them, adds the decay."""
 
   def init(params):
     mask(params)  # Raises on patterns that match nothing.

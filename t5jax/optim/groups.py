@@ -6,8 +6,8 @@
       frozen = ["^encoder/", "^token_embedder/"]
       learning_rates = {"^logits_dense/": 0.1}
 
-Frozen parameters have no optimizer state and never change. Their gradient still counts in the global
-norm by which gradients are clipped, since clipping comes before the optimizer.
+Frozen parameters have no optimizer state and never change. Their gradient still counts in the
+global norm by which gradients are clipped, since clipping comes before the optimizer.
 """
 
 import functools
@@ -27,14 +27,14 @@ def grouped(optimizer, frozen=(), learning_rates=None):
   A parameter that two patterns match is an error: which of them was meant cannot be seen.
 
   Args:
-    optimizer: any function of the learning rate that returns an optax transformation. Each group gets
-      one of its own, with its own count and whatever else is not per parameter.
+    optimizer: any function of the learning rate that returns an optax transformation. Each group
+      gets one of its own, with its own count and whatever else is not per parameter.
     frozen: patterns (see patterns.py) of parameters that do not change.
     learning_rates: {pattern: factor on the learning rate}.
 
   Raises:
-    SettingError: on impossible settings here; on patterns that match nothing, or the same parameter,
-      when the state is initialised.
+    SettingError: on impossible settings here; on patterns that match nothing, or the same
+      parameter, when the state is initialised.
   """
   learning_rates = {} if learning_rates is None else learning_rates
   if not isinstance(learning_rates, dict):

@@ -44,7 +44,7 @@ def decay_updated_weights(rate, mask):
 
 
 def in_float32(transformation):
-  """Lets `transformation` see parameters and gradients in float32 only, and so its states be float32.
+  """Lets `transformation` see parameters and gradients in float32 only, so that its states are.
 
   Optax's moments otherwise take the parameters' dtype.
   """

@@ -7,8 +7,8 @@
     lion:      a = lr
     lion_rms:  a = lr * max(1e-3, RMS(p))      RMS of the old p, per original matrix
 
-The decay of lion_rms is scaled by RMS too, unlike that of adamw_rms. Source of the second: the T5 runs
-of No Train No Gain (arXiv:2307.06440), which found plain Lion to diverge or lag on T5.
+The decay of lion_rms is scaled by RMS too, unlike that of adamw_rms. Source of the second: the T5
+runs of No Train No Gain (arXiv:2307.06440), which found plain Lion to diverge or lag on T5.
 """
 
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ def lion_rms(learning_rate, b1=0.9, b2=0.99, weight_decay=0.0, weight_decay_excl
   """Returns Lion with parameter-RMS scaling.
 
   Args:
-    learning_rate: float or float32 scalar, a relative step size (No Train No Gain's peak is 7.5e-4).
+    learning_rate: float or float32 scalar, a relative step size (No Train No Gain: 7.5e-4).
     b1: weight of the moment in the step's sign, in (0, 1).
     b2: decay of the moment, in (0, 1).
     weight_decay: per unit of relative step.

@@ -5,12 +5,12 @@
     u  = an approximation of the nearest orthogonal matrix to n, by Newton-Schulz iterations
     p <- p - lr * (scale * u + weight_decay * p)
 
-    scale = consistent_rms * sqrt(max(rows, columns))     RMS of the step about that of AdamW, so that one
-                                                          learning rate and decay serve both
+    scale = consistent_rms * sqrt(max(rows, columns))     the step's RMS is about that of AdamW's, so
+                                                          that one learning rate and decay serve both
             or sqrt(max(1, columns / rows))               without consistent_rms, as first published
 
-A kernel here is [inputs, outputs], attention's too (over the joined heads): rows are inputs. Layers that
-are stacked are orthogonalised one by one. The iteration runs in float32.
+A kernel here is [inputs, outputs], attention's too (over the joined heads): rows are inputs. Stacked
+layers are orthogonalised one by one. The iteration runs in float32.
 
 Sources: Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024); the scale
 arXiv:2502.16982. `optax.contrib.scale_by_muon` does the iteration; `optax.contrib.muon` is not used
@@ -46,8 +46,8 @@ def _scale_by_shape(consistent_rms):
   return optax.stateless(lambda updates, params: jax.tree.map(scale, updates))
 
 
-def muon(learning_rate, beta=0.95, num_iterations=5, consistent_rms=0.2, adamw_b1=0.9, adamw_b2=0.95,
-         eps=1e-8, weight_decay=0.0, weight_decay_exclude=NOT_DECAYED):
+def muon(learning_rate, beta=0.95, num_iterations=5, consistent_rms=0.2, adamw_b1=0.9,
+         adamw_b2=0.95, eps=1e-8, weight_decay=0.0, weight_decay_exclude=NOT_DECAYED):
   """Returns Muon with AdamW beside it; one float32 moment for the matrices, two elsewhere.
 
   Args:

@@ -1,4 +1,4 @@
-"""Schedule-free AdamW (arXiv:2405.15682): an average of the iterates instead of a decaying schedule.
+"""Schedule-free AdamW (arXiv:2405.15682): an average of iterates instead of a decaying schedule.
 
     v <- b2 v + (1 - b2) g^2                              g is the gradient at y
     u  = g / (sqrt(v / (1 - b2^t)) + eps) + weight_decay * y
@@ -11,8 +11,8 @@ x is not kept, since y and z give it. Written so that only changes of y are comp
 
     y <- y + c (z - y) - lr (1 - b1 (1 - c)) u            z and u as before its own step
 
-which equals the above, as the authors' code 1.4 does. `optax.contrib.schedule_free` recomputes x and y
-from their sums instead, and so moves parameters by rounding where all gradients are 0.
+which equals the above, as the authors' code 1.4 does. `optax.contrib.schedule_free` recomputes x and
+y from their sums instead, and so moves parameters by rounding where all gradients are 0.
 
 Train with warm-up and then a constant learning rate. Evaluate, and export, `eval_params`.
 """
@@ -99,8 +99,8 @@ def eval_params(opt_state, params):
   """Returns the averages x that belong to the parameters y, in their tree and dtypes.
 
   Args:
-    opt_state: any optimizer state, however nested. Parameters that no schedule-free state in it holds
-      (frozen ones, or all of them under another optimizer) are returned as they are.
+    opt_state: any optimizer state, however nested. Parameters that no schedule-free state in it
+      holds (frozen ones, or all of them under another optimizer) are returned as they are.
     params: the trained parameters of the same step.
   """
   is_state = lambda x: isinstance(x, ScheduleFreeState)

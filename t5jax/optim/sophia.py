@@ -8,22 +8,22 @@
     sophia_g:      a = lr
     sophia_g_rms:  a = lr * max(1e-3, RMS(p))         RMS of the decayed p, per original matrix
 
-`rho` is the paper's gamma, under the name its authors' code has. The second is that of the T5 runs of No
-Train No Gain (arXiv:2307.06440): rho 0.01, and B fixed at 5120.
+`rho` is the paper's gamma, under the name it has in its authors' code. The second is that of the T5
+runs of No Train No Gain (arXiv:2307.06440): rho 0.01, and B fixed at 5120.
 
-The Hessian's diagonal h costs an extra batch every 10th update or so (Gauss-Newton-Bartlett). What the
-caller passes to `update(grads, state, params, curvature_gradients=c, curvature_scale=B)`:
+The Hessian's diagonal h costs an extra batch every 10th update or so (Gauss-Newton-Bartlett). What
+the caller passes to `update(grads, state, params, curvature_gradients=c, curvature_scale=B)`:
 
   c: the gradient, at the parameters of this update and in their tree, of the cross entropy against
-     labels *sampled from the model's own softmax*, one for each target token of the batch; the mean over
-     these tokens, without z-loss. Clip it as the training gradient is clipped: a clip before this
-     optimizer in a chain does not see it.
+     labels *sampled from the model's own softmax*, one for each target token of the batch; the mean
+     over these tokens, without z-loss. Clip it as the training gradient is clipped: a clip before
+     this optimizer in a chain does not see it.
   B: how many tokens were sampled, a number or a float32 scalar; not needed where the setting
      `curvature_batch_size` fixes it.
 
-Without c (None, the default) h stays as it is, and no Hessian's cost is compiled in. Until the first
-one h is 0 and every step is the sign of m: give c with the first update. Both go through
-`optax.chain` and `groups.grouped`.
+Without c (None, the default) h stays as it is, and nothing of it is compiled in. Until the first one
+h is 0 and every step is the sign of m: give c with the first update. Both go through `optax.chain`
+and `groups.grouped`.
 """
 
 from typing import NamedTuple
@@ -39,14 +39,15 @@ from t5jax.settings import DECAY, NON_NEGATIVE, POSITIVE, check_numbers
 
 
 class SophiaState(NamedTuple):
-  """count: int32 scalar, updates done. mu, nu (the m and h above): float32 in the parameters' shapes."""
+  """count: int32 scalar, updates done. mu, nu: m and h, float32 in the parameters' shapes."""
 
   count: jax.Array
   mu: optax.Updates
   nu: optax.Updates
 
 
-def _sophia(learning_rate, b1, b2, rho, eps, curvature_batch_size, weight_decay, mask, min_rms=None):
+def _sophia(learning_rate, b1, b2, rho, eps, curvature_batch_size, weight_decay, mask,
+            min_rms=None):
   def init(params):
     mask(params)  # Raises on patterns that match nothing.
     return SophiaState(jnp.zeros([], jnp.int32), zeros_like_f32(params), zeros_like_f32(params))
@@ -78,7 +79,8 @@ def _sophia(learning_rate, b1, b2, rho, eps, curvature_batch_size, weight_decay,
 def _check(owner, b1, b2, rho, eps, curvature_batch_size, weight_decay):
   check_numbers(
       owner, b1=(b1, DECAY), b2=(b2, DECAY), rho=(rho, POSITIVE), eps=(eps, POSITIVE),
-      curvature_batch_size=(curvature_batch_size, POSITIVE), weight_decay=(weight_decay, NON_NEGATIVE))
+      curvature_batch_size=(curvature_batch_size, POSITIVE),
+      weight_decay=(weight_decay, NON_NEGATIVE))
 
 
 def sophia_g(learning_rate, b1=0.965, b2=0.99, rho=0.04, eps=1e-15, curvature_batch_size=None,
@@ -118,4 +120,5 @@ def sophia_g_rms(learning_rate, b1=0.965, b2=0.99, rho=0.01, eps=1e-15, curvatur
   settings = (b1, b2, rho, eps, curvature_batch_size, weight_decay)
   _check("sophia_g_rms", *settings)
   check_numbers("sophia_g_rms", min_rms=(min_rms, NON_NEGATIVE))
-  return _sophia(learning_rate, *settings, decay_mask("sophia_g_rms", weight_decay_exclude), min_rms)
+  mask = decay_mask("sophia_g_rms", weight_decay_exclude)
+  return _sophia(learning_rate, *settings, mask, min_rms)

@@ -31,17 +31,17 @@ CASES = {
     "sophia_g_rms": [PLAIN, DECAYED]}
 
 
-# float32 carries 6e-8 per operation. A step of about ten is off by a few of these, relative to its own
-# size, of at most a tenth of the largest entry; fifty add up to less than 5e-6 of that entry.
+# float32 carries 6e-8 per operation. A step of about ten is off by a few of these, relative to its
+# own size, of at most a tenth of the largest entry; fifty add up to less than 5e-6 of that entry.
 TOLERANCES = {
-    # Optax's 1 - b2^t cancels: 5e-5 of the second moment, 2.5e-5 of the first steps, fading with 1 / t.
-    # In the matrix of 0.01 these steps are as large as the matrix.
+    # Optax's 1 - b2^t cancels: 5e-5 of the second moment, 2.5e-5 of the first steps, fading with
+    # 1 / t. In the matrix of 0.01 these steps are as large as the matrix.
     "adamw": 5e-5,
-    # So with its AdamW's steps; and Newton-Schulz multiplies the errors in small directions by up to
+    # So with its AdamW's steps; and Newton-Schulz multiplies errors in small directions by up to
     # 3.44^5 = 480.
     "muon": 5e-5,
-    # Entries whose curvature is near 0 divide by it what is left of gradients that cancel: a few units of
-    # rounding become a hundred times as many, in matrices that a step can cross.
+    # Entries whose curvature is near 0 divide by it what is left of gradients that cancel: a few
+    # units of rounding become a hundred times as many, in matrices that a step can cross.
     "sophia_g": 5e-5, "sophia_g_rms": 5e-5}
 
 
@@ -52,8 +52,10 @@ def configured(name, case):
 
 @functools.lru_cache
 def compiled(name, case):
-  """Returns (jitted update: params, state, grads, learning rate, further arguments -> params, state;
-  a list that grows whenever it is traced)."""
+  """Returns an update, jitted, and a list that grows whenever it is traced.
+
+  The update maps params, state, grads, learning rate, further arguments to params, state.
+  """
   traces = []
 
   @jax.jit

@@ -62,16 +62,17 @@ def test_without_a_schedule_free_state_parameters_are_evaluated_as_they_are():
 
 
 def test_sophia_keeps_its_curvature_until_there_is_another():
+  """In the chain of the train step, whose clip is for the training gradient alone."""
   params, grads = trees.parameters(), trees.gradients(0)
-  sophia = optim.sophia_g(0.1)
-  _, state = sophia.update(grads, sophia.init(params), params, curvature_gradients=grads,
-                           curvature_scale=7)
-  _, later = sophia.update(grads, state, params)
-  for g, h, kept in zip(*map(jax.tree.leaves, (grads, state.nu, later.nu))):
+  chain = states.transformation(optim.sophia_g, 0.1, max_grad_norm=1.0)
+  update = jax.jit(chain.update)
+  _, state = update(grads, chain.init(params), params, curvature_gradients=grads, curvature_scale=7)
+  _, later = update(grads, state, params)
+  for g, h, kept in zip(*map(jax.tree.leaves, (grads, state[1].nu, later[1].nu)), strict=True):
     np.testing.assert_allclose(h, 0.01 * 7 * g ** 2, rtol=1e-5)
     np.testing.assert_array_equal(kept, h)
   with pytest.raises(ValueError, match="curvature_scale"):
-    sophia.update(grads, state, params, curvature_gradients=grads)
+    update(grads, state, params, curvature_gradients=grads)
 
 
 def test_muon_takes_the_hidden_matrices_of_a_t5():
