@@ -1,7 +1,8 @@
 """Checkpoints: the whole state of a run under MODEL_DIR/checkpoints/<step>. The only user of Orbax.
 
 A checkpoint has four parts: `params`; `optimizer`, with the step; `host`, the counters as JSON; and
-`data`, each process's position in its input. It appears under its final name only when complete.
+`data`, each process's position in its input. A fifth, `eval_params`, is there where other parameters
+are evaluated than trained. It appears under its final name only when complete.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, check_settings
 from t5jax.state import TrainState, abstract_params
 
 _LOSS = "eval_loss"
+_AVERAGES = "eval_params"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +97,12 @@ class Checkpoints:
     self._manager.check_for_errors()
     if step in self._manager.all_steps():
       return
+    eval_params = state.eval_params()
+    averages = {} if eval_params is state.params else {_AVERAGES: ocp.args.StandardSave(eval_params)}
     self._manager.save(
         step,
         args=ocp.args.Composite(
+            **averages,
             params=ocp.args.StandardSave(state.params),
             optimizer=ocp.args.StandardSave(dict(step=state.step, opt_state=state.opt_state)),
             host=ocp.args.JsonSave(host),
@@ -171,7 +176,7 @@ def read_model_config(model_dir):
 
 
 def load_params(model_dir, step=None):
-  """Reads the parameters of a run onto the host, whatever devices wrote them.
+  """Reads the parameters to use of a run onto the host, whatever devices wrote them.
 
   Args:
     model_dir: the run's folder.
@@ -194,6 +199,7 @@ def load_params(model_dir, step=None):
   abstract = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=host), abstract_params(model))
   with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-    params = checkpointer.restore(directory / str(step) / "params",
+    folder = directory / str(step) / _AVERAGES
+    params = checkpointer.restore(folder if folder.is_dir() else folder.with_name("params"),
                                   args=ocp.args.StandardRestore(abstract))
   return step, model, jax.device_get(params)

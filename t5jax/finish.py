@@ -89,7 +89,7 @@ class FillGaps:
     check_settings(self, every=AT_LEAST_ONE)
 
   def __call__(self, run):
-    params = jax.device_get(run.state.params)
+    params = jax.device_get(run.state.eval_params())
     answers = decoding.fill_gaps(params, run.model, run.vocabulary, list(self.texts), max_length=32)
     for text, (_, filled) in zip(self.texts, answers):
       run.say(f"  {text}\n  -> {filled}")

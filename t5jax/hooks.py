@@ -129,7 +129,8 @@ class Evaluate:
 
   def __call__(self, run):
     compiled = _compile_eval_step(run.model)
-    sums = [compiled(run.state.params, sharding.put_batch(batch, run.mesh))
+    params = run.state.eval_params()
+    sums = [compiled(params, sharding.put_batch(batch, run.mesh))
             for batch in run.eval_batches]
     means = metrics.means(metrics.total_on_host(sums))
     run.evaluation = dict(step=run.spent.steps, loss=means["loss"], accuracy=means["accuracy"])

@@ -72,10 +72,13 @@ class Run:
   def spend(self, batch, extra, step_metrics):
     """Counts one step. Its metrics stay on the device until somebody asks for them."""
     seconds = self.before.seconds + time.monotonic() - self.began - self.spent.seconds
-    tokens = np.count_nonzero(batch["encoder_input_tokens"]) + batch["decoder_loss_weights"].sum()
-    self.spent += extra + Spent(
-        steps=1, tokens=int(tokens), examples=self.trainer.data.batch_size, seconds=seconds)
+    self.spent += extra + self.cost_of(batch) + Spent(steps=1, seconds=seconds)
     self._pending.append(step_metrics)
+
+  def cost_of(self, batch):
+    """Returns the Spent of one pass through a host batch: its real tokens, and all examples."""
+    tokens = np.count_nonzero(batch["encoder_input_tokens"]) + batch["decoder_loss_weights"].sum()
+    return Spent(tokens=int(tokens), examples=self.trainer.data.batch_size)
 
   def fold_metrics(self):
     """Waits for the device and returns the window's totals, {name: [sum, weight]}."""

@@ -8,7 +8,7 @@ import optax
 
 from t5jax import sharding
 from t5jax.model.t5 import T5
-from t5jax.optim import precision
+from t5jax.optim import eval_params, precision
 from t5jax.optim.matrices import names
 
 
@@ -25,6 +25,17 @@ class TrainState(NamedTuple):
   params: Any
   opt_state: Any
 
+  def eval_params(self):
+    """The parameters to evaluate and export: an average, where the optimizer keeps one."""
+    return eval_params(self.opt_state, self.params)
+
+
+def clip(grads, max_grad_norm):
+  """Scales a tree of gradients down to a global L2 norm of at most `max_grad_norm`, if not None."""
+  if max_grad_norm is None:
+    return grads
+  return optax.clip_by_global_norm(max_grad_norm).update(grads, optax.EmptyState())[0]
+
 
 def transformation(model, optimizer, learning_rate, max_grad_norm=None):
   """Returns the optax chain of one step: clip by the global norm, `optimizer`, then round.
@@ -35,8 +46,9 @@ def transformation(model, optimizer, learning_rate, max_grad_norm=None):
     learning_rate: number or traced scalar; the state's shape does not depend on it.
     max_grad_norm: largest global L2 norm of the gradient, or None.
   """
-  clip = optax.identity() if max_grad_norm is None else optax.clip_by_global_norm(max_grad_norm)
-  return precision.keep_parameters(optax.chain(clip, optimizer(learning_rate)), model.param_precision)
+  clipped = optax.stateless(lambda grads, params: clip(grads, max_grad_norm))
+  return precision.keep_parameters(
+      optax.chain(clipped, optimizer(learning_rate)), model.param_precision)
 
 
 def abstract_params(model):

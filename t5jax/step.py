@@ -11,15 +11,21 @@ from t5jax.model.t5 import T5
 from t5jax.optim.precision import as_float32
 
 
-def forward(model, params, batch, z_loss, dropout_key=None):
-  """Runs the model on a batch; returns its metrics.token_metrics. No dropout without a key."""
+def forward(model, params, batch, z_loss, dropout_key=None, label_key=None):
+  """Runs the model on a batch; returns its metrics.token_metrics. No dropout without a key.
+
+  With a `label_key` the targets are drawn from the model's own softmax.
+  """
   rngs = {} if dropout_key is None else {"dropout": dropout_key}
   logits = T5(model, deterministic=dropout_key is None).apply(
       {"params": params}, batch["encoder_input_tokens"], batch["decoder_input_tokens"], rngs=rngs)
+  if label_key is not None:
+    labels = jax.random.categorical(label_key, jax.lax.stop_gradient(logits))
+    batch = {**batch, "decoder_target_tokens": labels}
   return metrics.token_metrics(logits, batch, z_loss)
 
 
-def gradients(model, params, batch, z_loss, num_microbatches, dropout_key=None):
+def gradients(model, params, batch, z_loss, num_microbatches, dropout_key=None, label_key=None):
   """Gradient of the loss per target token, whatever the number of microbatches.
 
   Each microbatch's sum of losses is divided by the weights of the whole batch, so their gradients
@@ -32,36 +38,38 @@ def gradients(model, params, batch, z_loss, num_microbatches, dropout_key=None):
     z_loss: weight of the penalty on the softmax's normaliser.
     num_microbatches: sequential parts of the batch.
     dropout_key: None for no dropout.
+    label_key: None for the batch's own targets, else they are drawn from the model's softmax.
 
   Returns:
     (gradients like params, float32 if accumulated; metrics of the whole batch).
   """
   total = jnp.maximum(jnp.sum(batch["decoder_loss_weights"]), 1.0)
 
-  def loss(params, part, key):
-    sums = forward(model, params, part, z_loss, key)
+  def loss(params, part, keys):
+    sums = forward(model, params, part, z_loss, *keys)
     return (sums["loss"][0] + sums["z_loss"][0]) / total, sums
 
+  keys = dropout_key, label_key
   gradient = jax.grad(loss, has_aux=True)
   if num_microbatches == 1:
-    return gradient(params, batch, dropout_key)
+    return gradient(params, batch, keys)
 
   def accumulate(carry, part_and_index):
     part, index = part_and_index
-    key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
-    return jax.tree.map(jnp.add, carry, gradient(params, part, key)), None
+    own = jax.tree.map(lambda key: jax.random.fold_in(key, index), keys)
+    return jax.tree.map(jnp.add, carry, gradient(params, part, own)), None
 
   # Part i takes every num_microbatches-th row: each device cuts its own rows, none move.
   parts = jax.tree.map(
       lambda x: x.reshape(-1, num_microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
   zeros = jax.tree.map(
       lambda x: jnp.zeros(x.shape, jnp.float32),
-      jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts), dropout_key))
+      jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts), keys))
   return jax.lax.scan(accumulate, zeros, (parts, jnp.arange(num_microbatches)))[0]
 
 
-def train_step(state, batch, learning_rate, key, *, model, optimizer, z_loss=0.0,
-               max_grad_norm=None, num_microbatches=1):
+def train_step(state, batch, learning_rate, key, curvature_batch=None, *, model, optimizer,
+               z_loss=0.0, max_grad_norm=None, num_microbatches=1):
   """One optimizer update.
 
   Args:
@@ -70,6 +78,7 @@ def train_step(state, batch, learning_rate, key, *, model, optimizer, z_loss=0.0
       decoder_target_tokens, decoder_loss_weights, each [B, target length].
     learning_rate: float32 scalar.
     key: the run's random key; the step folds its own number in.
+    curvature_batch: another batch, for an optimizer that asks for curvature (optim/sophia.py).
     model: T5Config.
     optimizer: function of the learning rate that returns an optax transformation.
     z_loss: weight of the penalty on the softmax's normaliser.
@@ -80,11 +89,17 @@ def train_step(state, batch, learning_rate, key, *, model, optimizer, z_loss=0.0
     (new TrainState, {name: (sum, weight)}): token metrics, norms of gradient (before clipping),
     parameters (after the update) and update.
   """
-  dropout_key, rounding_key = jax.random.split(jax.random.fold_in(key, state.step))
+  dropout_key, rounding_key, label_key = jax.random.split(jax.random.fold_in(key, state.step), 3)
   grads, sums = gradients(model, state.params, batch, z_loss, num_microbatches,
                           dropout_key if model.dropout_rate else None)
+  extra = {}
+  if curvature_batch is not None:
+    curvature, _ = gradients(model, state.params, curvature_batch, 0.0, num_microbatches,
+                             label_key=label_key)
+    extra = dict(curvature_gradients=states.clip(as_float32(curvature), max_grad_norm),
+                 curvature_scale=jnp.sum(curvature_batch["decoder_loss_weights"]))
   chain = states.transformation(model, optimizer, learning_rate, max_grad_norm)
-  updates, opt_state = chain.update(grads, state.opt_state, state.params, key=rounding_key)
+  updates, opt_state = chain.update(grads, state.opt_state, state.params, key=rounding_key, **extra)
   params = optax.apply_updates(state.params, updates)
   for name, tree in (("grad_norm", grads), ("param_norm", params), ("update_norm", updates)):
     sums[name] = metrics.single(optax.global_norm(as_float32(tree)))

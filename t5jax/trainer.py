@@ -12,8 +12,9 @@ from t5jax.budget import Budget, Spent
 from t5jax.checkpoint import CheckpointConfig, Checkpoints, write_model_config
 from t5jax.hooks import is_due
 from t5jax.model.config import T5Config
+from t5jax.optim import takes_curvature
 from t5jax.run import Run, StopSignal
-from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, check_settings
+from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, SettingError, check_settings
 
 
 def every_batch(state, batch):
@@ -45,6 +46,8 @@ class Trainer:
     num_microbatches: sequential parts of a batch, to save memory; the result does not depend on it.
     max_grad_norm: the gradient is scaled down to this global norm; None for never.
     z_loss: weight of the penalty on log(softmax normaliser)^2.
+    curvature_every: steps between the extra batches from which Sophia learns the curvature; they
+      count in the budget. None for every other optimizer.
     mesh: how devices share the work.
     checkpoints: which checkpoints stay.
     select: (state, batch) -> (batch to train on, Spent on choosing).
@@ -63,6 +66,7 @@ class Trainer:
   num_microbatches: int = 1
   max_grad_norm: float | None = None
   z_loss: float = 0.0
+  curvature_every: int | None = None
   mesh: sharding.MeshConfig = sharding.MeshConfig()
   checkpoints: CheckpointConfig = CheckpointConfig()
   select: Callable = every_batch
@@ -71,7 +75,7 @@ class Trainer:
   def __post_init__(self):
     object.__setattr__(self, "hooks", tuple(self.hooks))
     check_settings(self, learning_rate=POSITIVE, num_microbatches=AT_LEAST_ONE,
-                   max_grad_norm=POSITIVE, z_loss=NON_NEGATIVE, seed=NON_NEGATIVE)
+                   max_grad_norm=POSITIVE, z_loss=NON_NEGATIVE, curvature_every=AT_LEAST_ONE, seed=NON_NEGATIVE)
     self.optimizer(0.0)  # Raises on settings that cannot be, before anything is compiled.
     self.schedule(0.0)
 
@@ -103,14 +107,23 @@ class Trainer:
         progress = self.budget.progress(run.spent)
         run.state = self.grow(run.state, progress)
         batch, extra = self.select(run.state, next(run.data))
+        curvature_batch, cost = self._curvature_batch(run)
         run.learning_rate = self.learning_rate * self.schedule(progress)
         run.state, metrics = train_step(
-            run.state, sharding.put_batch(batch, run.mesh), np.float32(run.learning_rate), key)
-        run.spend(batch, extra, metrics)
+            run.state, sharding.put_batch(batch, run.mesh), np.float32(run.learning_rate), key,
+            curvature_batch)
+        run.spend(batch, extra + cost, metrics)
         run.status = self._status(run.spent, stop or run.spent.steps == stop_at_step)
         self._call_hooks(run)
       run.signal = stop.received if run.status == "stopped" else None
     return run
+
+  def _curvature_batch(self, run):
+    """Returns (a batch on the devices or None, the Spent on it) for the coming step."""
+    if self.curvature_every is None or run.spent.steps % self.curvature_every:
+      return None, Spent()
+    batch = next(run.data)
+    return sharding.put_batch(batch, run.mesh), run.cost_of(batch)
 
   def _status(self, spent, stop=False):
     if self.budget.progress(spent) >= 1:
@@ -134,6 +147,7 @@ class Trainer:
     data = self.data.train_iterator(*process)
     mesh = self.mesh.make()
     abstract = states.abstract(model, self.optimizer, self.max_grad_norm, mesh)
+    self._check_curvature(abstract.opt_state)
     checkpoints = Checkpoints(path, self.checkpoints)
     if checkpoints.latest_step() is None:
       state, host = states.create(model, self.optimizer, self.max_grad_norm, mesh, self.seed), None
@@ -149,6 +163,13 @@ class Trainer:
     run.status = self._status(run.spent)
     self._introduce(run)
     return run
+
+  def _check_curvature(self, opt_state):
+    if takes_curvature(opt_state) != (self.curvature_every is not None):
+      raise SettingError(
+          "Trainer.curvature_every", self.curvature_every,
+          "None: the optimizer does not use curvature" if self.curvature_every else
+          "an int >= 1: Sophia needs an extra batch every so many steps (its authors: 10)")
 
   def _introduce(self, run):
     """Says what is about to be trained, and on what."""

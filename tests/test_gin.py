@@ -72,7 +72,7 @@ def test_runnable_files(build, name):
 def test_fragments_combine(build, tmp_path, model, optimizer):
   (tmp_path / "mine.gin").write_text(COMBINED.format(model=model, optimizer=optimizer))
   trainer = build("mine.gin", "MODEL_SIZE=small")
-  assert trainer.optimizer.__name__ == optimizer
+  assert trainer.optimizer.__name__ == optimizer.removesuffix("_8bit")
   assert trainer.model.logits_via_embedding == (model == "t5_1_0")
   check_shapes(trainer)
 
@@ -83,11 +83,12 @@ def test_any_optimizer_takes_any_schedule(tmp_path, monkeypatch, optimizer, sche
   monkeypatch.chdir(tmp_path)
   text = COMBINED.format(model="t5_1_1", optimizer=optimizer)
   (tmp_path / "mine.gin").write_text(f'{text}include "schedules/{schedule}.gin"\n')
-  trainer, _ = config.build("t5jax.trainer.Trainer", ["mine.gin"],
-                            ["MODEL_DIR=run", "LEARNING_RATE=1e-2"])
-  assert trainer.learning_rate == 1e-2
   factory = getattr(schedules, schedule)
   takes_warmup = "warmup_steps" in inspect.signature(factory).parameters
+  trainer, _ = config.build(
+      "t5jax.trainer.Trainer", ["mine.gin"],
+      ["MODEL_DIR=run", "LEARNING_RATE=1e-2", *(["WARMUP_STEPS=10_000"] if takes_warmup else [])])
+  assert trainer.learning_rate == 1e-2
   reference = factory(20_000, **({"warmup_steps": 10_000} if takes_warmup else {}))
   for progress in (0.0, 0.1, 0.6, 0.95):
     assert trainer.schedule(progress) == reference(progress) > 0
@@ -128,3 +129,23 @@ def test_base_is_nanot5s_default(build):
   assert trainer.learning_rate == 2e-2
   for step, rate in ((0, 1e-2), (10_000, 2e-2), (65_536, 1e-5)):
     assert trainer.learning_rate * trainer.schedule(step / 65_536) == pytest.approx(rate)
+
+
+def test_groups_of_parameters(build, tmp_path):
+  (tmp_path / "mine.gin").write_text("""from __gin__ import dynamic_registration
+from t5jax import optim
+from t5jax import trainer
+include "base.gin"
+trainer.Trainer.optimizer = @optim.grouped()
+optim.grouped:
+  optimizer = @optim.adamw_rms
+  frozen = ["^token_embedder/"]
+  learning_rates = {"^logits_dense/": 0.1}
+""")
+  trainer = build("mine.gin")
+  check_shapes(trainer)
+  params = states.abstract_params(trainer.model.with_vocabulary(32_100))
+  moments = jax.eval_shape(trainer.optimizer(0.1).init, params)
+  frozen = params["token_embedder"]["embedding"].size
+  assert sum(x.size for x in jax.tree.leaves(moments) if x.ndim) == 2 * (
+      sum(x.size for x in jax.tree.leaves(params)) - frozen)

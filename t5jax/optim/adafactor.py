@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import optax
 
 from t5jax.optim.lib import scale_by_param_rms
-from t5jax.optim.matrices import is_decayed, is_stacked, rms, tree_map
+from t5jax.optim.matrices import is_stacked, rms, tree_map
+from t5jax.optim.patterns import NOT_DECAYED, decay_mask
 from t5jax.settings import DECAY, NON_NEGATIVE, POSITIVE, Range, check_choice, check_numbers
 
 _SQUARE_EPS = 1e-30  # Keeps the moment of an unused row positive.
@@ -81,10 +82,10 @@ def scale_by_factored_rms(decay_rate, min_dim_size_to_factor):
       row = jax.lax.rsqrt(v_row / jnp.mean(v_row, axis=-1, keepdims=True))
       return g * row[..., None] * jax.lax.rsqrt(v_col)[..., None, :], v_row, v_col, v
 
-    # One pass over the leaves gives four results each; transpose them into four trees.
+    # One pass over the leaves gives four results each; take them apart into four trees.
     results = tree_map(one, grads, state.v_row, state.v_col, state.v)
-    updates, *moments = jax.tree.transpose(
-        jax.tree.structure(grads), jax.tree.structure((0, 0, 0, 0)), results)
+    updates, *moments = (
+        jax.tree.map(lambda _, result, i=i: result[i], grads, results) for i in range(4))
     return updates, FactoredRmsState(count, *moments)
 
   return optax.GradientTransformation(init, update)
@@ -101,19 +102,9 @@ def clip_by_matrix_rms(threshold):
   return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def add_weight_decay(rate):
-  """Adds -rate * p to the finished updates; norm scales and relative position tables exempt."""
-
-  def update(updates, state, params):
-    decay = lambda path, u, p: u - rate * p if is_decayed(path) else u
-    return tree_map(decay, updates, params), state
-
-  return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
 def adafactor(learning_rate, beta1=None, decay_rate=0.8, clipping_threshold=1.0,
-              multiply_by_parameter_scale=True, weight_decay=0.0, min_rms=1e-3,
-              min_dim_size_to_factor=128):
+              multiply_by_parameter_scale=True, weight_decay=0.0,
+              weight_decay_exclude=NOT_DECAYED, min_rms=1e-3, min_dim_size_to_factor=128):
   """Returns Adafactor; the defaults are T5X's.
 
   Args:
@@ -124,6 +115,7 @@ def adafactor(learning_rate, beta1=None, decay_rate=0.8, clipping_threshold=1.0,
     clipping_threshold: largest RMS of an update before scaling, or None.
     multiply_by_parameter_scale: scale the step by max(min_rms, RMS(p)).
     weight_decay: per unit of learning rate.
+    weight_decay_exclude: patterns of the parameters exempt from it, see patterns.py.
     min_rms: least RMS that scales a step.
     min_dim_size_to_factor: matrices with a smaller dim keep full second moments.
   """
@@ -139,6 +131,7 @@ def adafactor(learning_rate, beta1=None, decay_rate=0.8, clipping_threshold=1.0,
     parts.append(scale_by_param_rms(min_rms))
   parts.append(optax.scale_by_learning_rate(learning_rate))
   if beta1 is not None:
-    parts.append(optax.ema(beta1, debias=False))
-  parts.append(add_weight_decay(learning_rate * weight_decay))
+    parts.append(optax.ema(beta1, debias=False, accumulator_dtype=jnp.float32))
+  parts.append(optax.add_decayed_weights(
+      -learning_rate * weight_decay, decay_mask("adafactor", weight_decay_exclude)))
   return optax.chain(*parts)

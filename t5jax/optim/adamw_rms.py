@@ -20,6 +20,7 @@ import optax
 
 from t5jax.optim.lib import (bias_correction, decay_updated_weights, scale_by_param_rms,
                              zeros_like_f32)
+from t5jax.optim.patterns import NOT_DECAYED, decay_mask
 from t5jax.settings import DECAY, NON_NEGATIVE, POSITIVE, check_numbers
 
 
@@ -50,7 +51,8 @@ def scale_by_adam(b1, b2, eps):
   return optax.GradientTransformation(init, update)
 
 
-def adamw_rms(learning_rate, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.0, min_rms=1e-3):
+def adamw_rms(learning_rate, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.0,
+              weight_decay_exclude=NOT_DECAYED, min_rms=1e-3):
   """Returns AdamW with parameter-RMS scaling; the defaults are nanoT5's.
 
   Args:
@@ -58,7 +60,8 @@ def adamw_rms(learning_rate, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.0, min_r
     b1: decay of the first moment, in (0, 1).
     b2: decay of the second moment, in (0, 1).
     eps: added to the root of the uncorrected second moment.
-    weight_decay: per unit of learning rate; norm scales and relative position tables are exempt.
+    weight_decay: per unit of learning rate.
+    weight_decay_exclude: patterns of the parameters exempt from it, see patterns.py.
     min_rms: least RMS that scales a step, so that a zero matrix can move.
   """
   check_numbers("adamw_rms", b1=(b1, DECAY), b2=(b2, DECAY), eps=(eps, POSITIVE),
@@ -67,4 +70,5 @@ def adamw_rms(learning_rate, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.0, min_r
       scale_by_adam(b1, b2, eps),
       scale_by_param_rms(min_rms),
       optax.scale_by_learning_rate(learning_rate),
-      decay_updated_weights(learning_rate, weight_decay))
+      decay_updated_weights(learning_rate * weight_decay,
+                            decay_mask("adamw_rms", weight_decay_exclude)))

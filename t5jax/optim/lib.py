@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from t5jax.optim.matrices import is_decayed, rms, tree_map
+from t5jax.optim.matrices import rms, tree_map
 
 
 def bias_correction(decay, count):
@@ -29,20 +29,33 @@ def scale_by_param_rms(min_rms=1e-3):
   return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def decay_updated_weights(learning_rate, weight_decay):
-  """After the step p + u, takes away learning_rate * weight_decay of the result.
+def decay_updated_weights(rate, mask):
+  """After the step p + u, takes away `rate` of the result where `mask(params)` is True.
 
-  This is the order of transformers' AdamW. Norm scales and relative position tables are exempt.
-  Must stand last in a chain: it expects the final (negative) updates. Stateless.
+  This is the order of transformers' AdamW. Must stand last in a chain: it expects the final
+  (negative) updates. Stateless.
   """
 
   def update(updates, state, params):
-    def decay(path, u, p):
-      return u - learning_rate * weight_decay * (p + u) if is_decayed(path) else u
+    return jax.tree.map(lambda u, p: u - rate * (p + u), updates, params), state
 
-    return tree_map(decay, updates, params), state
+  return optax.masked(
+      optax.GradientTransformation(lambda params: optax.EmptyState(), update), mask)
 
-  return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+def in_float32(transformation):
+  """Lets `transformation` see parameters and gradients in float32 only, so that its states are.
+
+  Optax's moments otherwise take the parameters' dtype.
+  """
+  transformation = optax.with_extra_args_support(transformation)
+  cast = lambda tree: optax.tree.cast(tree, jnp.float32)
+
+  def update(grads, state, params=None, **extra_args):
+    return transformation.update(cast(grads), state, cast(params), **extra_args)
+
+  return optax.GradientTransformationExtraArgs(
+      lambda params: transformation.init(cast(params)), update)
 
 
 def zeros_like_f32(params):

@@ -13,14 +13,14 @@ def names(path):
   return tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
 
 
+def path_name(path):
+  """The tree path as one string, "encoder/layers/mlp/wo/kernel"."""
+  return "/".join(names(path))
+
+
 def is_stacked(path):
   """True if the parameter at this tree path carries a leading `layers` axis."""
   return "layers" in names(path)
-
-
-def is_decayed(path):
-  """True if weight decay applies: norm scales and relative position tables are exempt."""
-  return names(path)[-1] not in ("scale", "rel_embedding")
 
 
 def matrix_axes(path, ndim):

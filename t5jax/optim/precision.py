@@ -21,6 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from t5jax.optim.matrices import path_name
+
 POLICIES = ("float32", "bfloat16_stochastic", "bfloat16_kahan", "bfloat16_master",
             "bfloat16_nearest")
 
@@ -114,8 +116,7 @@ def _round_in_turn(tree, key):
   leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
   rounded = []
   for path, leaf in leaves:
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    own_key = jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
+    own_key = jax.random.fold_in(key, np.uint32(zlib.crc32(path_name(path).encode())))
     rounded.append(round_stochastically(leaf, own_key))
     key, rounded[-1] = jax.lax.optimization_barrier((key, rounded[-1]))
   return structure.unflatten(rounded)

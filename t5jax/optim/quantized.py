@@ -17,8 +17,8 @@ with gradients of very unequal size (log-normal, sigma 1.5) the root so kept is 
 times and unbiased; kept as it is, 1 % of the entries are 0 and the root is 20 % too small on average.
 """
 
+import functools
 import math
-import re
 from typing import NamedTuple
 
 import jax
@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from t5jax.optim.adamw_rms import adamw_rms
-from t5jax.optim.matrices import matrix_axes, names
+from t5jax.optim.matrices import matrix_axes, names, tree_map
+from t5jax.optim.patterns import check_all_match, check_patterns, matches
 from t5jax.settings import AT_LEAST_ONE, SettingError, check_numbers
 
 # Field of an optimizer's state -> whether it holds second moments: kept without sign, as a root.
@@ -91,26 +91,28 @@ def dequantize(codes, scales, block_size):
       *codes.shape[:-1], -1)[..., :codes.shape[-1]]
 
 
-def quantized(learning_rate, optimizer=adamw_rms, block_size=256, exclude=SENSITIVE):
-  """Returns `optimizer` with its first and second moments in 8 bits.
+def quantized(optimizer, block_size=256, exclude=SENSITIVE):
+  """Returns `optimizer`, a function of the learning rate, with its moments in 8 bits.
+
+      trainer.Trainer.optimizer = @optim.quantized()
+      optim.quantized.optimizer = @optim.adamw
 
   Moments are the fields `mu`, `nu` and `trace` of its state, so this fits AdamW, AdamW-RMS, Lion,
   momentum and what else is made of them.
 
   Args:
-    learning_rate: float or float32 scalar.
-    optimizer: a function of the learning rate.
+    optimizer: any function of the learning rate that returns an optax transformation.
     block_size: entries that share a scale.
-    exclude: regular expressions; a parameter keeps float32 moments if one is found in its path. By
-      default embedding, head, norm scales and relative position tables do, whose gradients are too
-      unequal (arXiv:2110.02861 section 2.3). So does every matrix of less than 4096 entries.
+    exclude: patterns (see patterns.py) of parameters that keep float32 moments. By default embedding,
+      head, norm scales and relative position tables do, whose gradients are too unequal
+      (arXiv:2110.02861 section 2.3). So does every matrix of less than 4096 entries.
 
   Raises:
-    SettingError: a pattern other than the default's fits no parameter, or nothing is left to
-      quantise.
+    SettingError: on impossible settings here; on patterns that match nothing, or if nothing is left
+      to quantise, when the state is initialised.
   """
   check_numbers("quantized", block_size=(block_size, AT_LEAST_ONE))
-  inner = optax.with_extra_args_support(optimizer(learning_rate))
+  check_patterns("quantized.exclude", exclude)
 
   def pack(moment, root, scales):
     if isinstance(scales, optax.MaskedNode):
@@ -122,27 +124,31 @@ def quantized(learning_rate, optimizer=adamw_rms, block_size=256, exclude=SENSIT
 
   def unpack(moment, root, scales):
     if isinstance(scales, optax.MaskedNode):
-      return moment
+      return moment, None
     value = dequantize(moment, scales, block_size)
-    return jnp.square(value) if root else value
+    return jnp.square(value) if root else value, None
 
-  def init(params):
-    chosen = _chosen(params, exclude)
-    state = inner.init(params)
-    scales = jax.tree_util.tree_map_with_path(
-        lambda path, x: 1.0 if _moment(path)[1] in chosen else optax.MaskedNode(), state)
-    if not jax.tree.leaves(scales):
-      raise SettingError("quantized.optimizer", getattr(optimizer, "__name__", optimizer),
-                         f"one with moments ({', '.join(_MOMENTS)}) of large matrices")
-    return QuantizedState(*_map_to_two(pack, state, scales))
+  @functools.wraps(optimizer)
+  def of_learning_rate(learning_rate):
+    inner = optax.with_extra_args_support(optimizer(learning_rate))
 
-  def update(grads, state, params=None, **extra):
-    moments, _ = _map_to_two(
-        lambda *args: (unpack(*args), None), state.inner, state.scales)
-    updates, moments = inner.update(grads, moments, params, **extra)
-    return updates, QuantizedState(*_map_to_two(pack, moments, state.scales))
+    def init(params):
+      chosen = _chosen(params, exclude)
+      state = inner.init(params)
+      scales = tree_map(lambda path, x: 1.0 if _moment(path)[1] in chosen else optax.MaskedNode(), state)
+      if not jax.tree.leaves(scales):
+        raise SettingError("quantized.optimizer", getattr(optimizer, "__name__", optimizer),
+                           f"one with moments ({', '.join(_MOMENTS)}) of large matrices")
+      return QuantizedState(*_map_to_two(pack, state, scales))
 
-  return optax.GradientTransformationExtraArgs(init, update)
+    def update(grads, state, params=None, **extra):
+      moments, _ = _map_to_two(unpack, state.inner, state.scales)
+      updates, moments = inner.update(grads, moments, params, **extra)
+      return updates, QuantizedState(*_map_to_two(pack, moments, state.scales))
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+  return of_learning_rate
 
 
 def _moment(path):
@@ -164,16 +170,10 @@ def _map_to_two(fn, state, scales):
 
 def _chosen(params, exclude):
   """Returns the paths of the parameters whose moments are quantised."""
-  sizes = {names(path): math.prod(p.shape[axis] for axis in matrix_axes(path, p.ndim))
-           for path, p in jax.tree_util.tree_leaves_with_path(params)}
-  found = {pattern: [path for path in sizes if re.search(pattern, "/".join(path))]
-           for pattern in exclude}
-  for pattern, paths in found.items():
-    if not paths and pattern not in SENSITIVE:
-      raise SettingError("quantized.exclude", pattern, "a pattern found in the path of a parameter, "
-                         f"such as {'/'.join(next(iter(sizes)))!r}")
-  return {path for path, size in sizes.items()
-          if size >= _SMALL and not any(path in paths for paths in found.values())}
+  check_all_match("quantized.exclude", [p for p in exclude if p not in SENSITIVE], params)
+  size = lambda path, p: math.prod(p.shape[axis] for axis in matrix_axes(path, p.ndim))
+  return {names(path) for path, p in jax.tree_util.tree_leaves_with_path(params)
+          if size(path, p) >= _SMALL and not matches(path, exclude)}
 
 
 def _to_blocks(x, block_size):

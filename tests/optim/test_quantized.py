@@ -1,7 +1,5 @@
 """8-bit states: the codes against the map they are from, edge values, and what stays in 32 bits."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,9 +97,7 @@ PARAMS = {
     "logits_dense": {"kernel": (96, 128)},
 }
 LARGE = ("encoder", "layers", "mlp", "wi", "kernel")
-momentum = functools.partial(optax.sgd, momentum=0.9)
-OPTIMIZERS = {"adamw": optax.adamw, "adamw_rms": optim.adamw_rms, "lion": optax.lion,
-              "momentum": momentum}
+OPTIMIZERS = {name: getattr(optim, name) for name in ("adamw", "adamw_rms", "lion", "momentum")}
 
 
 def params_and_gradients(seed=0):
@@ -118,7 +114,7 @@ def bytes_of(tree):
 def test_only_large_matrices_are_quantised(name):
   params, _ = params_and_gradients()
   plain = OPTIMIZERS[name](0.1).init(params)
-  state = jax.jit(optim.quantized(0.1, OPTIMIZERS[name]).init)(params)
+  state = jax.jit(optim.quantized(OPTIMIZERS[name])(0.1).init)(params)
   assert isinstance(state, QuantizedState)
   changed = 0
   assert jax.tree.structure(state.inner) == jax.tree.structure(plain)
@@ -139,7 +135,7 @@ def test_stays_close_to_32_bits(name):
   in their decade, their errors of random sign. Lion takes only signs, so it may differ more."""
   params, _ = params_and_gradients()
   ends = []
-  for optimizer in (OPTIMIZERS[name], functools.partial(optim.quantized, optimizer=OPTIMIZERS[name])):
+  for optimizer in (OPTIMIZERS[name], optim.quantized(OPTIMIZERS[name])):
     transformation = optimizer(1e-3)
     moved, state = params, jax.jit(transformation.init)(params)
     update = jax.jit(transformation.update)
@@ -157,7 +153,7 @@ def test_stays_close_to_32_bits(name):
 
 def test_second_moments_are_never_negative_and_positive_ones_never_zero():
   params, _ = params_and_gradients()
-  transformation = optim.quantized(1e-3)
+  transformation = optim.quantized(optim.adamw_rms)(1e-3)
   state = jax.jit(transformation.init)(params)
   update = jax.jit(transformation.update)
   rng = np.random.default_rng(0)
@@ -173,9 +169,7 @@ def test_second_moments_are_never_negative_and_positive_ones_never_zero():
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_five_hundred_steps_without_gradient_change_nothing(name):
   params, _ = params_and_gradients()
-  optimizer = functools.partial(optax.adamw, weight_decay=0.0) if name == "adamw" else OPTIMIZERS[name]
-  optimizer = functools.partial(optax.lion, weight_decay=0.0) if name == "lion" else optimizer
-  transformation = optim.quantized(1e-2, optimizer)
+  transformation = optim.quantized(OPTIMIZERS[name])(1e-2)
   zeros = jax.tree.map(jnp.zeros_like, params)
 
   def step(carry, _):
@@ -189,10 +183,10 @@ def test_five_hundred_steps_without_gradient_change_nothing(name):
   assert not any(np.asarray(x).any() for x in jax.tree.leaves(state) if x.ndim)
 
 
-@pytest.mark.parametrize("optimizer, limit", [(optim.adamw_rms, 2.2), (optax.lion, 1.1)])
+@pytest.mark.parametrize("optimizer, limit", [(optim.adamw_rms, 2.2), (optim.lion, 1.1)])
 def test_bytes_per_parameter(optimizer, limit):
   params = {"kernel": jnp.zeros((768, 2048))}
-  assert bytes_of(jax.eval_shape(optim.quantized(0.1, optimizer).init, params)) < limit * params["kernel"].size
+  assert bytes_of(jax.eval_shape(optim.quantized(optimizer)(0.1).init, params)) < limit * params["kernel"].size
 
 
 def test_a_stack_is_the_same_as_its_layers():
@@ -203,7 +197,7 @@ def test_a_stack_is_the_same_as_its_layers():
 
   def updates(kernels, grads, name):
     params = {name: {"kernel": kernels}}
-    transformation = optim.quantized(0.1, optax.adamw)
+    transformation = optim.quantized(optim.adamw)(0.1)
     state = jax.jit(transformation.init)(params)
     for scale in (1.0, 0.3, -2.0):
       step, state = jax.jit(transformation.update)({name: {"kernel": scale * grads}}, state, params)
@@ -215,10 +209,10 @@ def test_a_stack_is_the_same_as_its_layers():
 
 
 @pytest.mark.parametrize("settings, named", [
-    (dict(exclude=("mlp/nothing",)), "quantized.exclude.*mlp/nothing.*kernel"),
+    (dict(exclude=("mlp/nothing",)), "quantized.exclude.*mlp/nothing.*mlp/wi"),
     (dict(block_size=0), "quantized.block_size"),
     (dict(exclude=("kernel", "embedding", "scale")), "quantized.optimizer"),
     (dict(optimizer=optim.adafactor), "quantized.optimizer.*adafactor.*mu")])
 def test_impossible_settings_are_refused_by_name(settings, named):
   with pytest.raises(ValueError, match=named):
-    jax.eval_shape(optim.quantized(0.1, **settings).init, params_and_gradients()[0])
+    jax.eval_shape(optim.quantized(**{"optimizer": optim.adamw, **settings})(0.1).init, params_and_gradients()[0])

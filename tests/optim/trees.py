@@ -1,9 +1,15 @@
 """A parameter tree with every kind of leaf an optimizer must tell apart, and gradients for it."""
 
+import functools
+
 import numpy as np
+
+CURVATURE = 500  # gradients(CURVATURE + i) are the curvature gradients of step i.
+CURVATURE_BATCH_SIZE = 1000
 
 SHAPES = {
     "token_embedder": {"embedding": (160, 130)},  # both dims >= 128: factored
+    "logits_dense": {"kernel": (12, 20)},
     "encoder": {
         "layers": {"mlp": {"wo": {"kernel": (3, 130, 140)}},  # a stack of factored matrices
                    "attention": {"query": {"kernel": (3, 16, 12)}},  # a stack of small ones
@@ -33,6 +39,7 @@ def parameters(seed=0):
   return map_shapes(make)
 
 
+@functools.lru_cache
 def gradients(step):
   """float32 gradients, reproducible per step, with a row that is always zero."""
   rng = np.random.default_rng(1000 + step)
