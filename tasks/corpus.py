@@ -6,6 +6,7 @@ import os
 import pathlib
 import typing
 
+from t5jax.data import holdout
 from t5jax.data.objectives import Objective, SpanCorruption
 from t5jax.data.vocabulary import Vocabulary
 from t5jax.settings import AT_LEAST_ONE, RATE, SettingError, check_settings
@@ -199,6 +200,8 @@ class FilesCorpus(TaskCorpus):
     """Refuses files that cannot be used, by their first records; see Corpus."""
     training, validation = self.training_text(), self.validation_text()
     training.check()
+    if self.validation_fraction != 0 and validation is None and training.fetch is None:
+      holdout.threshold(training.iterate(), 0.5)  # Of one half: that reads but a few documents.
     if validation is not None:
       validation.check()
       if common := set(training.paths) & set(validation.paths):
