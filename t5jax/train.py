@@ -44,6 +44,7 @@ def main(argv=None):
     trainer, resolved = config.build("t5jax.trainer.Trainer", arguments.gin_file, bindings)
     trainer.check()
     if arguments.check:
+      trainer.data.check_cache()
       print(f"{resolved}\nThe settings and the first records of the data are fine.")
       return 0
     with rundir.claim(trainer.model_dir, resolved, arguments.overwrite, arguments.allow_changes):
