@@ -164,9 +164,10 @@ def _explain(error):
     function = gin_config._REGISTRY.get_match(match[1]).wrapped
     return (f"{match[1]}.{match[2]} is set, but there is no such setting."
             + nearest(match[2], inspect.signature(function).parameters))
-  if match := re.match(r"No configurable matching '(.*)'", first):
+  if match := re.match(r"No configurable matching (?:reference )?'@?([\w./]*)", first):
     known = [selector.removeprefix("t5jax.") for selector, _ in gin_config._REGISTRY.items()]
-    return f"{match[1]} is set, but the configuration has no such part." + nearest(match[1], known)
+    return (f"{match[1]} is named, but the configuration has no such part."
+            + nearest(match[1], known))
   if match := re.search(r"resolve selector ([\w.]+); <module '([\w.]+)'", first):
     name = match[1].rpartition(".")[2]
     return (f"{match[1]} is set, but {match[2]} has no such part."

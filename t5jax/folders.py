@@ -3,6 +3,32 @@
 import contextlib
 import fcntl
 import os
+import pathlib
+import tempfile
+
+from t5jax.settings import SettingError
+
+
+def make_folder(setting, path):
+  """Makes a folder that can be written to, and those above it, unless they are there.
+
+  Args:
+    setting: name of the setting that gave it, for the error.
+    path: str or path; `~` is expanded.
+
+  Returns:
+    pathlib.Path.
+
+  Raises:
+    SettingError: it cannot be made, or nothing be written there.
+  """
+  folder = pathlib.Path(path).expanduser()
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
+  except OSError as error:
+    raise SettingError(setting, str(path), f"a folder to write to ({error.strerror})") from error
+  return folder
 
 
 @contextlib.contextmanager

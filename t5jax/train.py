@@ -60,6 +60,7 @@ def main(argv=None):
       return 0
     trainer.check()
     if arguments.check:
+      trainer.data.check_cache()
       print(f"{resolved}\nThe settings and the first records of the data are fine.")
       return 0
     with rundir.claim(trainer.model_dir, resolved, arguments.overwrite, arguments.allow_changes):

@@ -6,6 +6,7 @@ import os
 import pathlib
 import typing
 
+from t5jax.data import holdout
 from t5jax.data.objectives import Objective, SpanCorruption
 from t5jax.data.vocabulary import Vocabulary
 from t5jax.settings import AT_LEAST_ONE, RATE, SettingError, check_settings
@@ -199,11 +200,18 @@ class FilesCorpus(TaskCorpus):
     """Refuses files that cannot be used, by their first records; see Corpus."""
     training, validation = self.training_text(), self.validation_text()
     training.check()
+    self._check_held_out(training)
     if validation is not None:
       validation.check()
       if common := set(training.paths) & set(validation.paths):
         raise self._setting_error(self._validation_setting, sorted(common)[0],
                                   "files that are not trained on")
+
+  def _check_held_out(self, training):
+    """Refuses text of which nothing can be held out, though something is to be."""
+    holds_out = self.validation_fraction != 0 and self.validation_text() is None
+    if holds_out and training.fetch is None:
+      holdout.threshold(training.iterate(), 0.5)  # Of one half: that reads but a few documents.
 
   def source(self):
     """Returns the seqio data source; see Corpus."""

@@ -194,5 +194,7 @@ class GigawordTree(FilesCorpus):
 
   def check_text(self):
     """Refuses a folder without text; single documents may well be blank. See Corpus."""
-    if next(self.training_text().iterate(), None) is None:
+    training = self.training_text()
+    if next(training.iterate(), None) is None:
       raise DataError(f"{self.directory}: holds no text.")
+    self._check_held_out(training)

@@ -124,8 +124,8 @@ class HubCorpus(FilesCorpus):
     tfds = ("" if self.tfds is None else
             f" - Point TFDS_DATA_DIR at TFDS data in which {self.tfds} is prepared.\n")
     return (f"{self.repo_id} is not at hand. Do one of these:\n"
-            f" - Fetch its files, or a few of them for a trial, and set "
-            f"{type(self).__name__}.directory to their folder:\n   {self._download()}\n{tfds}"
+            f" - Fetch its files, or a few of them for a trial, and set `directory` of this corpus "
+            f"to their folder:\n   {self._download()}\n{tfds}"
             " - Let this machine reach huggingface.co (and unset HF_HUB_OFFLINE): files are then "
             "fetched as\n   they are needed.\n"
             " - Train on your own text instead: python -m t5jax.train --gin_file=text.gin (see "

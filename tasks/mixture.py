@@ -50,6 +50,10 @@ class CorpusMixture(Corpus):
     super().__post_init__()
     check_settings(self, temperature=POSITIVE)
     object.__setattr__(self, "corpora", tuple(self.corpora))
+    for corpus in self.corpora:
+      if not isinstance(corpus, Corpus):
+        raise self._setting_error("corpora", corpus, "corpora, in gin with brackets behind each: "
+                                  "@danish.dynaword()")
     names = [corpus.name for corpus in self.corpora]
     if not names or len({*names, self.name}) <= len(names):
       raise self._setting_error("corpora", names, "corpora with different names, none of them "

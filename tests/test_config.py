@@ -64,6 +64,7 @@ def test_strings_need_no_quotes(value, expected):
     ("schedules.cosine.total_steps = 5", [], "schedules.cosine.*no effect"),
     ("schedules.cosine.total_step = 5", [], "total_step.*Did you mean 'total_steps'"),
     ("schedules.cosin.total_steps = 5", [], "cosin.*Did you mean.*cosine"),
+    ("", ["LAYERS=@config.t5_1_2()"], "config.t5_1_2 is named.*Did you mean.*config.t5_1_1"),
     ("config.t5_1_1.size =", [], "my.gin"),
     ("include 'nosuch.gin'", [], "nosuch.gin"),
     ("", ["LAYERS"], "--gin.NAME=value")])

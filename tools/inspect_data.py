@@ -22,7 +22,8 @@ except ImportError:  # A checkout that is not installed, from any folder.
 from t5jax.data import arguments as data_arguments
 from t5jax.data.inspection import inspect, write_html
 from t5jax.data.iterator import VOCABULARY_NAME
-from t5jax.settings import AT_LEAST_ONE, check_numbers
+from t5jax.folders import make_folder
+from t5jax.settings import AT_LEAST_ONE, SettingError, check_numbers
 
 _SHOWN_CHARACTERS = 1000
 
@@ -42,6 +43,10 @@ def main(arguments=None):
                 num_examples=(options.num_examples, AT_LEAST_ONE))
   data, run_folder = data_arguments.task_data(options, rest)
   data.check()
+  output = pathlib.Path(options.output).expanduser()
+  make_folder("--output", output.parent)
+  if output.is_dir():
+    raise SettingError("--output", options.output, "a file to write; this is a folder")
   with tempfile.TemporaryDirectory() as scratch:
     folder = pathlib.Path(run_folder or scratch).expanduser()
     vocabulary = data.prepare(folder if (folder / VOCABULARY_NAME).exists() else scratch)
@@ -54,8 +59,8 @@ def main(arguments=None):
     _show("targets", targets)
   for name, value in found.lines():
     print(f"{name:>22}  {value}")
-  write_html(found, options.output)
-  print(f"{options.output}: the same as a page")
+  write_html(found, output)
+  print(f"{output}: the same as a page")
 
 
 def _show(title, text):

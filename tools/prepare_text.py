@@ -23,7 +23,7 @@ except ImportError:  # A checkout that is not installed, from any folder.
 from t5jax.cleaning.cleaner import CleaningSettings
 from t5jax.cleaning.corpora import Corpus
 from t5jax.cleaning.prepare import PrepareSettings, prepare
-from t5jax.data import dagw
+from t5jax.data import arguments as data_arguments, dagw
 from t5jax.data.text_files import TextFiles, find_files
 from t5jax.settings import AT_LEAST_ONE, SettingError, check_numbers
 
@@ -54,6 +54,9 @@ def main(arguments=None):
         f"{report.counts['train documents']:,} to train on and "
         f"{report.counts['validation documents']:,} to validate on are in {options.output_dir}, "
         "what each rule did in its report.md")
+  if options.validation_fraction and not report.counts["validation documents"]:
+    print("warning: so few documents that none is held out: raise --validation_fraction, or train "
+          "without VALIDATION_FILES, which then holds some out", file=sys.stderr)
 
 
 def _prepare_on_beam(corpus, settings, options):
@@ -69,12 +72,11 @@ def _prepare_on_beam(corpus, settings, options):
 def _files(options):
   if (options.files is None) == (options.dagw is None):
     raise SettingError("--files", options.files, "either --files or --dagw")
-  common = dict(encoding=options.encoding, errors=options.errors, on_error=options.on_error,
-                transform=dagw.strip_speakers if options.strip_speakers else None)
+  settings = {**data_arguments.reading(options),
+              "transform": dagw.strip_speakers if options.strip_speakers else None}
   if options.dagw is not None:
-    return TextFiles(dagw.find_documents(options.dagw), documents="file", **common)
-  return TextFiles(find_files(options.files, "--files"), documents=options.documents,
-                   field=options.field, **common)
+    return TextFiles(dagw.find_documents(options.dagw), **{**settings, "documents": "file"})
+  return TextFiles(find_files(options.files, "--files"), **settings)
 
 
 def _parse(arguments):
@@ -100,11 +102,7 @@ def _parse(arguments):
   add("--workers", type=int, default=os.cpu_count(), help="processes; the result is the same")
   add("--engine", default="local", choices=["local", "beam"])
   add("--beam_options", default="", help="flags for Beam, such as '--runner=FlinkRunner'")
-  add("--documents", default="line", choices=["line", "blank_line", "file"], help="of .txt")
-  add("--field", default="text", help="of rows")
-  add("--encoding", default="utf-8")
-  add("--errors", default="strict", choices=["strict", "replace"], help="undecodable bytes")
-  add("--on_error", default="refuse", choices=["refuse", "skip"], help="unusable records")
+  data_arguments.add_reading_arguments(parser)
   add("--strip_speakers", action="store_true", help="take `TALER 57:` off the lines")
   options = parser.parse_args(arguments)
   if options.trusted_sources is not None:

@@ -16,9 +16,12 @@ try:
 except ImportError:  # A checkout that is not installed, from any folder.
   sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+from t5jax.data import arguments as data_arguments
 from t5jax.data.text_files import TextFiles, find_files
 from t5jax.data.vocab_training import text_rates, train_vocabulary
 from t5jax.data.vocabulary import Vocabulary
+from t5jax.folders import make_folder
+from t5jax.settings import SettingError
 
 _SAMPLE_DOCUMENTS = 1000
 
@@ -26,11 +29,9 @@ _SAMPLE_DOCUMENTS = 1000
 def main(arguments=None):
   """Trains, and prints what was used and how well the result holds the text."""
   options = _parse(arguments)
-  files = TextFiles(find_files(options.files, "--files"), documents=options.documents,
-                    field=options.field, encoding=options.encoding, errors=options.errors)
+  files = TextFiles(find_files(options.files, "--files"), **data_arguments.reading(options))
   files.check()
-  if pathlib.Path(options.output).exists():
-    Vocabulary(options.output)  # Refuses to replace what is not a vocabulary: perhaps the corpus.
+  _check_output(options)
   report = train_vocabulary(
       files.iterate(), options.output, options.vocab_size, byte_fallback=options.byte_fallback,
       character_coverage=options.character_coverage, max_sentences=options.max_sentences,
@@ -39,23 +40,34 @@ def main(arguments=None):
   vocabulary = Vocabulary(options.output)
   unknown, same = text_rates(vocabulary, itertools.islice(files.iterate(), _SAMPLE_DOCUMENTS))
   print(report)
-  print(f"{counts['blank']:,} blank documents dropped, {counts['replaced']:,} undecodable "
-        "sequences replaced")
+  print(f"{counts['blank']:,} blank documents dropped, {counts['skipped']:,} unusable records "
+        f"skipped, {counts['replaced']:,} undecodable sequences replaced")
   print(f"first {_SAMPLE_DOCUMENTS:,} documents: {unknown:.3%} of the ids unknown, {same:.1%} of "
         "the lines come back unchanged")
   print(f"{options.output}: {vocabulary.num_pieces:,} pieces, {vocabulary.size:,} ids with the "
         f"sentinels, {vocabulary.padded_size():,} rows of a model's embedding")
 
 
+def _check_output(options):
+  """Refuses what cannot be written or should not be replaced, before the text is read."""
+  output = pathlib.Path(options.output)
+  if not output.exists():
+    make_folder("--output", output.parent)
+  elif not options.overwrite:
+    raise SettingError("--output", options.output, "a new file: models may depend on this one. "
+                       "Or give --overwrite, which replaces it")
+  else:
+    Vocabulary(output)  # Refuses to replace what is not a vocabulary: perhaps the corpus.
+
+
 def _parse(arguments):
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  parser.add_argument("--files", required=True, nargs="+", help=".txt or .jsonl, also .gz; globs")
+  parser.add_argument("--files", required=True, nargs="+",
+                      help=".txt .jsonl .csv .parquet, also .gz or .zst; globs")
   parser.add_argument("--vocab_size", required=True, type=int, help="pieces, without sentinels")
   parser.add_argument("--output", default="spiece.model", help="file to write")
-  parser.add_argument("--field", default="text", help="of .jsonl rows")
-  parser.add_argument("--documents", default="line", choices=["line", "blank_line"], help="of .txt")
-  parser.add_argument("--encoding", default="utf-8")
-  parser.add_argument("--errors", default="strict", choices=["strict", "replace"])
+  parser.add_argument("--overwrite", action="store_true", help="replace a vocabulary")
+  data_arguments.add_reading_arguments(parser)
   parser.add_argument("--byte_fallback", action="store_true", help="spell unknown characters")
   parser.add_argument("--character_coverage", type=float, default=1.0)
   parser.add_argument("--max_sentences", type=int, default=1_000_000, help="largest sample")

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import math
 import os
-import pathlib
 import shutil
 import typing
 import zlib
@@ -17,7 +16,7 @@ from t5jax.cleaning import stages
 from t5jax.cleaning.cleaner import CleaningSettings
 from t5jax.cleaning.report import Report
 from t5jax.data.text_files import DataError
-from t5jax.folders import exclusive
+from t5jax.folders import exclusive, make_folder
 from t5jax.settings import AT_LEAST_ONE, RATE, check_settings
 
 _WORD_BINS = 1 << 22
@@ -72,8 +71,7 @@ def prepare(corpus, settings, output_dir, num_processes=1):
   Raises:
     DataError: the text cannot be read, or the folder holds the result of other settings.
   """
-  output = pathlib.Path(output_dir).expanduser()
-  output.mkdir(parents=True, exist_ok=True)
+  output = make_folder("output_dir", output_dir)
   with exclusive(output, DataError(f"{output}: another process is writing here.")):
     plan = {**corpus.fingerprint(), "settings": dataclasses.asdict(settings)}
     plan = json.loads(json.dumps(plan))  # As it is read back.

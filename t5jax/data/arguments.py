@@ -20,6 +20,22 @@ def add_arguments(parser):
   parser.add_argument("--target_length", type=int, default=114, help="tokens of its targets")
 
 
+def add_reading_arguments(parser):
+  """Adds the flags that say how text files are read to an argparse parser; see TextFiles."""
+  add = parser.add_argument
+  add("--documents", default="line", choices=["line", "blank_line", "file"], help="of .txt")
+  add("--field", default="text", help="of rows")
+  add("--encoding", default="utf-8", help="of the files")
+  add("--errors", default="strict", choices=["strict", "replace"], help="undecodable bytes")
+  add("--on_error", default="refuse", choices=["refuse", "skip"], help="unusable records")
+
+
+def reading(options):
+  """Returns what `add_reading_arguments` parsed, as keyword arguments of TextFiles."""
+  return {name: getattr(options, name)
+          for name in ("documents", "field", "encoding", "errors", "on_error")}
+
+
 def task_data(options, rest):
   """Builds what the flags stand for.
 
@@ -61,4 +77,8 @@ def _task(options):
   except (ImportError, AttributeError) as error:
     raise SettingError("--task", options.task, "a corpus of t5jax.tasks, such as danish.dynaword, "
                        "or the name of a task that --module registers") from error
-  return corpus(vocab_file=options.vocab_file) if options.vocab_file else corpus()
+  try:
+    return corpus(vocab_file=options.vocab_file) if options.vocab_file else corpus()
+  except TypeError as error:
+    raise SettingError("--task", options.task, "a corpus that needs no settings; those of others "
+                       f"are given by --gin_file ({error})") from error

@@ -24,7 +24,7 @@ from t5jax.data.online import Elements
 from t5jax.data.processes import end_with_parent
 from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
-from t5jax.folders import exclusive, write_atomically
+from t5jax.folders import exclusive, make_folder, write_atomically
 
 _NOTE_SECONDS = 10  # Between two notes of the position.
 _POLL_SECONDS = 0.5
@@ -68,8 +68,7 @@ def build(data, cache_dir, num_processes=1):
   """
   data = dataclasses.replace(data, use_cached=False, cache_dir=None)
   data.check()
-  folder = pathlib.Path(cache_dir).expanduser()
-  folder.mkdir(parents=True, exist_ok=True)
+  folder = make_folder("cache_dir", cache_dir)
   with exclusive(folder, DataError(f"{folder}: another process is writing here.")):
     data.prepare(folder / data.name)
     splits = {task.name: task.splits for task in data.tasks("train")}

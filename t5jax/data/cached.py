@@ -111,7 +111,7 @@ class CachedExamples:
     """
     if stream.info["vocabulary"] != vocabulary.sha256:
       raise DataError(f"the cache of task {stream.info['task']!r} was made with another vocabulary "
-                      f"than {vocabulary.path}. {HOW_TO_BUILD}")
+                      f"than the run's. {HOW_TO_BUILD}")
     self._stream, self._objective, self._vocabulary = stream, objective, vocabulary
     self._feature_lengths, self._seed, self._shuffle = feature_lengths, seed, shuffle
     length = objective.segment_length(feature_lengths, vocabulary.extra_ids)

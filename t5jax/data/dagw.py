@@ -32,8 +32,8 @@ def find_documents(folder, sections=None):
   known = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
   for section in sections or ():
     if section not in known:
-      raise SettingError("sections", section, f"one of {', '.join(known) or 'none'} in {root}"
-                         + nearest(section, known))
+      raise SettingError("sections", section, f"one of {', '.join(known) or 'none'} in {root}."
+                         f"{nearest(section, known)}".rstrip("."))
   found = [path for section in sections or known for path in (root / section).rglob("*")
            if path.is_file() and _is_document(path)]
   if not found:

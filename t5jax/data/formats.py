@@ -135,7 +135,7 @@ def _parse_row(line, field, replace):
   except (ValueError, RecursionError) as error:
     return Problem(f"not JSON: {' '.join(str(error).split())}")
   if not isinstance(row, dict):
-    return Problem("not a JSON object {...}")
+    return Problem("not a JSON object {...}, one of which should be on each line")
   if field not in row:
     return Problem(missing_field(field, row))
   value = row[field]

@@ -14,6 +14,7 @@ import os
 import pathlib
 import shutil
 import sys
+import tempfile
 import typing
 
 from t5jax.data import cached, features
@@ -64,9 +65,10 @@ class TaskData:
     check_settings(self, batch_size=AT_LEAST_ONE, seed=NON_NEGATIVE,
                    shuffle_buffer_size=AT_LEAST_ONE, num_eval_batches=AT_LEAST_ONE,
                    eval_batch_size=AT_LEAST_ONE)
-    if not isinstance(self.task, str) and not hasattr(self.task, "register"):
+    if isinstance(self.task, type) or not isinstance(self.task, str) and not hasattr(
+        self.task, "register"):
       raise SettingError("TaskData.task", self.task, "the name of a task, or a corpus such as "
-                         "@TextCorpus()")
+                         "@text.TextCorpus(), with the brackets")
     for name in ("inputs", "targets"):
       length = self.feature_lengths.get(name)
       if not isinstance(length, int) or isinstance(length, bool) or length < 1:
@@ -88,6 +90,18 @@ class TaskData:
       self._cache_folder()
     if hasattr(self.task, "check"):
       self.task.check(self.feature_lengths)
+
+  def check_cache(self):
+    """Opens the caches, if any are to be read, as a run does. Takes some seconds, for TensorFlow.
+
+    Raises:
+      DataError: one is missing, unfinished, or of another task, text or vocabulary.
+    """
+    if self.use_cached:
+      with tempfile.TemporaryDirectory() as folder:
+        self.prepare(folder)
+        self.train_iterator()
+        self.eval_batches()
 
   def prepare(self, model_dir):
     """Registers the task and puts its vocabulary, trained if need be, into the run's folder.
@@ -217,9 +231,9 @@ class TaskData:
     """
     provider = self._registered()
     if split not in provider.splits:
+      advice = " Set validation_files or validation_fraction." if split == "validation" else ""
       raise DataError(f"task {provider.name!r}: no split {split!r}, only "
-                      f"{', '.join(provider.splits)}. Set validation_files or "
-                      "validation_fraction.")
+                      f"{', '.join(provider.splits)}.{advice}")
     return [task for task in getattr(provider, "tasks", [provider]) if split in task.splits]
 
   def _has_own_cache(self):
@@ -233,7 +247,8 @@ class TaskData:
 
   def _cache_folder(self):
     folder = pathlib.Path(self.cache_dir).expanduser() / self.name
-    if not folder.is_dir():
+    there = folder / VOCABULARY_NAME if hasattr(self.task, "register") else folder
+    if not there.exists():  # Without its vocabulary, another would be trained now.
       raise DataError(f"{folder}: there is no cache of task {self.name!r}. {cached.HOW_TO_BUILD}")
     return folder
 

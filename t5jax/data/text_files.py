@@ -151,7 +151,7 @@ class TextFiles:
     except (DataError, OSError, EOFError, ValueError) as error:
       if self.on_error == "refuse":
         raise _at(path, error) from error
-      logger.warning("%s: the rest of the file is skipped: %s", path, _one_line(error))
+      _warn_once(f"{path}: the rest of the file is skipped: {_one_line(error)}")
       block = Block([], offset, num_skipped=1)
     self._tally.add(path, offset, block)
     return block
@@ -303,13 +303,19 @@ class _Tally:
       self._by_file[path] = counts
       self._reached[path] = block.next_offset if block.next_offset > offset else offset + 1
       if block.next_offset == offset and any(counts[1:4]):
-        logger.warning("%s: %d documents read, %d blank ones dropped, %d undecodable sequences "
-                       "replaced by U+FFFD, %d records skipped.", path, *counts[:4])
+        _warn_once("{}: {} documents read, {} blank ones dropped, {} undecodable sequences "
+                   "replaced by U+FFFD, {} records skipped.".format(path, *counts[:4]))
 
   def total(self):
     with self._lock:
       sums = [sum(column) for column in zip(*self._by_file.values())] or [0] * 5
     return dict(zip(("documents", "blank", "replaced", "skipped", "bytes"), sums))
+
+
+@functools.lru_cache(10_000)
+def _warn_once(message):
+  """Says it the first time only: a run reads its files again, in each epoch for one."""
+  logger.warning(message)
 
 
 def _at(path, error):

@@ -210,11 +210,24 @@ def test_the_tool(gigaword, tmp_path):
   assert not any(row["text"].startswith("TALER") for row in rows(tmp_path / "out", "train-*"))
 
 
+@pytest.mark.parametrize("fraction, warned", [("0.000001", True), ("0", False)])
+def test_too_few_documents_to_hold_one_out_is_said(tmp_path, capsys, fraction, warned):
+  from t5jax.tools import prepare_text
+
+  (tmp_path / "a.txt").write_text(ENGLISH, encoding="utf-8")
+  prepare_text.main([f"--files={tmp_path}/a.txt", f"--output_dir={tmp_path}/out", "--workers=1",
+                     f"--validation_fraction={fraction}"])
+  printed = capsys.readouterr()
+  assert "0 to validate on" in printed.out
+  assert ("none is held out: raise --validation_fraction" in printed.err) == warned
+
+
 @pytest.mark.parametrize("arguments, problem", [
     (["--language=da"], "--files = None.*either --files or --dagw"),
     (["--files=none*.txt"], "--files = 'none"), (["--dagw=."], "directory = '.'"),
     (["--files=a.txt", "--word_list=en"], "word_list = 'en'"),
     (["--files=a.txt", "--workers=0"], "workers = 0"),
+    (["--files=a.txt", "--output_dir=a.txt"], "output_dir = 'a.txt'.*folder"),
     (["--files=a.txt", "--validation_fraction=1"], "validation_fraction = 1.0")])
 def test_wrong_arguments_are_one_line(tmp_path, monkeypatch, arguments, problem):
   from t5jax.tools import prepare_text
@@ -222,5 +235,5 @@ def test_wrong_arguments_are_one_line(tmp_path, monkeypatch, arguments, problem)
   (tmp_path / "a.txt").write_text("text")
   monkeypatch.chdir(tmp_path)
   with pytest.raises(ValueError, match=problem):
-    prepare_text.main([*arguments, "--output_dir=out"])
+    prepare_text.main(["--output_dir=out", *arguments])
   assert not (tmp_path / "out").exists()

@@ -1,5 +1,6 @@
 """The cache: every token once per epoch, any position at once, any hosts, killed and resumed."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ from t5jax.data import cache, cached
 from t5jax.data.iterator import TaskData
 from t5jax.data.objectives import Objective
 from t5jax.data.text_files import DataError
+from t5jax.data.vocab_training import train_vocabulary
 from t5jax.settings import SettingError
 from t5jax.tasks.text import TextCorpus
 from tests.data.conftest import make_documents
@@ -159,8 +161,11 @@ def test_resuming_far_away_is_at_once_and_exact(make, tmp_path):
   expected = take(iterator, 3)
   other = data.train_iterator()
   take(other, 2)
+  began = time.monotonic()
   other.restore(tmp_path / "position")
-  assert_same(take(other, 3), expected)
+  found = take(other, 3)
+  assert time.monotonic() - began < 1
+  assert_same(found, expected)
   assert other.epoch == iterator.epoch > 1000
   assert [p.name for p in tmp_path.glob("position*")] == ["position.json"]
 
@@ -216,6 +221,29 @@ def test_missing_and_unfitting_caches_are_named(make, tmp_path, corpus_file, voc
   os.truncate(tokens, 100)
   with pytest.raises(DataError, match="another size. Delete"):
     data.train_iterator()
+
+
+def test_checking_looks_into_the_caches(make, tmp_path, corpus_file):
+  data = make()
+  data.check_cache()
+  other = tmp_path / "other.model"
+  train_vocabulary(make_documents(400), other, 350)
+  task = dataclasses.replace(data.task, vocab_file=str(other))
+  with pytest.raises(DataError, match="'cached_text' was made with another vocabulary"):
+    dataclasses.replace(data, task=task).check_cache()
+  text = corpus_file.read_text(encoding="utf-8")
+  corpus_file.write_text(text + "one more line\n", encoding="utf-8")
+  with pytest.raises(DataError, match="is of other text"):
+    data.check_cache()
+  folder = tmp_path / "cache" / "cached_text"
+  (folder / "validation" / "info.json").unlink()
+  corpus_file.write_text(text, encoding="utf-8")
+  with pytest.raises(DataError, match="validation: holds no finished cache"):
+    data.check_cache()
+  (folder / "spiece.model").unlink()
+  with pytest.raises(DataError, match="no cache of task 'cached_text'"):
+    data.check_cache()
+  dataclasses.replace(data, use_cached=False, cache_dir=None).check_cache()
 
 
 def test_a_changed_text_is_not_taken_for_the_cached_one(make, corpus_file):

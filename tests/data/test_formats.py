@@ -171,6 +171,20 @@ def test_nothing_but_what_is_skipped_is_refused(tmp_path):
     TextFiles((str(tmp_path / "a.txt.gz"),), on_error="skip").check()
 
 
+def test_what_is_skipped_is_said_once(tmp_path, caplog):
+  """However often a run reads a file: to check it, to train a vocabulary, in each epoch."""
+  rows, cut = tmp_path / "rows.jsonl", tmp_path / "cut.txt.gz"
+  rows.write_text('{"text": "one"}\n{"text": null}\n')
+  cut.write_bytes(gzip.compress("\n".join(make_documents(99)).encode())[:-20])
+  for _ in range(3):
+    skipping(rows, cut)
+  assert sorted(record.getMessage() for record in caplog.records) == [
+      f"{cut}: 0 documents read, 0 blank ones dropped, 0 undecodable sequences replaced by U+FFFD, "
+      "1 records skipped.", f"{cut}: the rest of the file is skipped: Truncated compressed stream",
+      f"{rows}: 1 documents read, 0 blank ones dropped, 0 undecodable sequences replaced by "
+      "U+FFFD, 1 records skipped."]
+
+
 @pytest.mark.parametrize("row, problem", [
     ({"txt": "a"}, "no field 'text'.*'txt'"), ({"text": None}, "is null"), ({"text": 3}, "is 3"),
     ("{broken", "not JSON"), ("[1]", "not a JSON object")])
@@ -328,7 +342,8 @@ def test_danish_gigaword_documents(sections):
   assert len(dagw.find_documents(sections, ["ft"])) == 2
   assert read(*found[:1], documents="file", transform=dagw.strip_speakers) == [
       "botxt/botxt_0000001\ntext"]
-  with pytest.raises(SettingError, match="sections = 'fx'.*botxt, ft, wiki.*Did you mean 'ft'"):
+  with pytest.raises(SettingError, match=r"sections = 'fx'.*botxt, ft, wiki in .*sektioner\. Did "
+                     r"you mean 'ft'\?$"):
     dagw.find_documents(sections, ["fx"])
   with pytest.raises(SettingError, match="directory = .*sektioner"):
     dagw.find_documents(sections / "nowhere")

@@ -10,7 +10,9 @@ import pytest
 from t5jax.data import inspection
 from t5jax.data.iterator import TaskData
 from t5jax.data.text_files import DataError
+from t5jax.settings import SettingError
 from t5jax.tasks.text import TextCorpus
+from t5jax.tools import inspect_data
 
 LENGTHS = {"inputs": 64, "targets": 20}
 
@@ -113,3 +115,27 @@ TextCorpus(name="mine", files={str(corpus_file)!r}, vocab_file={str(vocab_file)!
   assert done.returncode == 0, done.stderr
   assert "--- document\n" in done.stdout and "fertility" in done.stdout
   assert (tmp_path / "page.html").stat().st_size > 10_000
+
+
+def test_where_the_page_goes_is_looked_at_first(corpus_file, vocab_file, tmp_path, monkeypatch):
+  def fail(*arguments):
+    raise AssertionError("looked at data in vain")
+
+  command = ["--gin_file=text.gin", "--gin.MODEL_DIR=run", f"--gin.TRAIN_FILES={corpus_file}",
+             f"--gin.VOCAB_FILE={vocab_file}"]
+  monkeypatch.setattr(inspect_data, "inspect", fail)
+  with pytest.raises(SettingError, match="--output = .*this is a folder"):
+    inspect_data.main([*command, f"--output={tmp_path}"])
+  with pytest.raises(SettingError, match="--output = .*a folder to write to"):
+    inspect_data.main([*command, f"--output={corpus_file}/page.html"])
+  with pytest.raises(AssertionError, match="in vain"):
+    inspect_data.main([*command, f"--output={tmp_path}/new/page.html"])
+  assert (tmp_path / "new").is_dir()
+
+
+@pytest.mark.parametrize("task, problem", [
+    ("danish.nothing", "a corpus of t5jax.tasks"), ("text.TextCorpus", "--gin_file .*'files'"),
+    ("danish.strip_speakers", "--gin_file")])
+def test_what_is_no_task_is_named(task, problem):
+  with pytest.raises(SettingError, match=f"--task = '{task}'.*{problem}"):
+    inspect_data.main([f"--task={task}"])

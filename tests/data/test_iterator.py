@@ -260,6 +260,8 @@ def test_unknown_tasks_and_modules_are_named(make, tmp_path):
     TaskData("my_text", {"inputs": 3}, 4)
   with pytest.raises(SettingError, match="batch_size = 0"):
     TaskData("my_text", LENGTHS, 0)
+  with pytest.raises(SettingError, match=r"TaskData.task = .*@text.TextCorpus\(\), with the br"):
+    TaskData(TextCorpus, LENGTHS, 4)
 
 
 def test_wrong_preprocessors_are_named(output_features_of, tmp_path):

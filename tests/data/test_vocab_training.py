@@ -13,6 +13,7 @@ import pytest
 from t5jax.data import normalization
 from t5jax.data.vocab_training import DANISH_CHARS, split_sentences, text_rates, train_vocabulary
 from t5jax.data.vocabulary import Vocabulary
+from t5jax.settings import SettingError
 from t5jax.tasks.demo import FILES
 from t5jax.tools import train_vocab
 from tests.data.conftest import make_documents
@@ -102,6 +103,34 @@ def test_command_line(tmp_path, corpus_file, capsys):
   printed = capsys.readouterr().out
   assert "0.000% of the ids unknown, 100.0% of the lines" in printed
   assert "250 pieces, 350 ids with the sentinels, 384 rows" in printed
+
+
+def test_a_vocabulary_is_replaced_on_request_only(tmp_path, corpus_file):
+  """Nor is anything else: the text itself is easily given as --output."""
+  output = tmp_path / "new" / "spiece.model"
+  command = [f"--files={corpus_file}", f"--output={output}"]
+  train_vocab.main([*command, "--vocab_size=250"])
+  with pytest.raises(SettingError, match="spiece.model.*--overwrite"):
+    train_vocab.main([*command, "--vocab_size=260"])
+  assert Vocabulary(output).num_pieces == 250
+  train_vocab.main([*command, "--vocab_size=260", "--overwrite"])
+  assert Vocabulary(output).num_pieces == 260
+  text = corpus_file.read_bytes()
+  with pytest.raises(ValueError, match="not a SentencePiece model"):
+    train_vocab.main([*command[:1], "--vocab_size=250", f"--output={corpus_file}", "--overwrite"])
+  with pytest.raises(SettingError, match="--output = .*a folder to write to"):
+    train_vocab.main([*command[:1], "--vocab_size=250", f"--output={corpus_file}/spiece.model"])
+  assert corpus_file.read_bytes() == text
+
+
+def test_the_command_line_reads_text_as_training_does(tmp_path, capsys):
+  lines = make_documents(50)
+  (tmp_path / "whole.txt").write_text("\n".join(lines), encoding="utf-8")
+  (tmp_path / "part.jsonl").write_text('{"text": "en bog"}\n{"text": null}\n', encoding="utf-8")
+  train_vocab.main([f"--files={tmp_path}/*", "--vocab_size=250", "--documents=file",
+                    "--on_error=skip", f"--output={tmp_path}/spiece.model"])
+  printed = capsys.readouterr().out
+  assert printed.startswith("2 documents, ") and "1 unusable records skipped" in printed
 
 
 def test_command_line_fails_with_one_line(tmp_path):

@@ -17,6 +17,11 @@ def test_a_run_from_a_cache_resumes_bit_for_bit(project):
   assert missing.stdout.startswith("error: ") and "tools/cache_task.py" in missing.stdout
   built = run_module("t5jax.tools.cache_task", *CACHED, "--gin.MODEL_DIR=none", cwd=project)
   assert "cache/text/train: " in built.stdout and not (project / "none").exists()
+  info = project / "cache/text/validation/info.json"
+  info.rename(project / "moved")
+  checked = train(project, "straight", "--check", check=False)
+  assert checked.returncode == 1 and "holds no finished cache" in checked.stdout
+  (project / "moved").rename(info)
 
   train(project, "straight")
   killed = train(project, "killed", "--gin_file=kill.gin", "--gin.Kill.at_step=7", check=False)

@@ -80,7 +80,7 @@ def test_used_model_dir(project, fail):
              cwd=project)
   changed = fail("--gin.BATCH_SIZE=16")
   assert "BATCH_SIZE: 8 there, 16 now" in changed and "--overwrite" in changed
-  (project / "text.txt").write_text("Helt anden tekst, med mange andre ord.\n" * 50)
+  (project / "text.txt").write_text("Helt anden tekst, med mange andre ord.\n" * 50 + "Og mere.\n")
   info = project / "run" / "run-info.json"
   info.write_text(info.read_text().replace('"tokenizer_sha256": "', '"tokenizer_sha256": "0'))
   assert "another tokenizer" in fail()

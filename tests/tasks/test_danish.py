@@ -42,6 +42,9 @@ def test_gigaword_from_its_own_tree(tmp_path, check, vocab_file):
         [f"{text}\nTak." for text in TEXTS])
   with pytest.raises(SettingError, match="'fl'.*'?ft'?"):
     danish.danish_gigaword(str(tmp_path), ["fl"], **settings).check_text()
+  layouts.gigaword_tree(tmp_path / "one", {"ft": speech[:1]})
+  with pytest.raises(DataError, match="fewer than two different documents"):
+    danish.danish_gigaword(str(tmp_path / "one"), **settings).check_text()
 
 
 def test_gigaword_from_parquet(tmp_path, check, vocab_file):

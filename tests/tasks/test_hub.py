@@ -72,7 +72,7 @@ def test_without_data_it_says_how_to_get_them(make, no_tfds):
   with pytest.raises(DataError) as error:
     make(tfds="c4/en").check(LENGTHS)
   for part in ("owner/corpus is not at hand", "hf download owner/corpus --repo-type=dataset",
-               "'da/train-*.parquet'", "HubCorpus.directory", "TFDS_DATA_DIR", "c4/en",
+               "'da/train-*.parquet'", "`directory`", "TFDS_DATA_DIR", "c4/en",
                "HF_HUB_OFFLINE", "text.gin"):
     assert part in str(error.value)
 

@@ -10,6 +10,7 @@ from t5jax.data.objectives import PrefixLM, SpanCorruption
 from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
 from t5jax.settings import SettingError
+from t5jax.tasks import danish
 from t5jax.tasks.mixture import CorpusMixture
 from t5jax.tasks.text import TextCorpus
 from tests.data.conftest import make_documents
@@ -156,6 +157,9 @@ def test_corpora_are_checked(corpora, tmp_path):
     CorpusMixture([corpora[0], corpora[0]])
   with pytest.raises(SettingError, match="different names"):
     CorpusMixture([])
+  for uncalled in (danish.dynaword, TextCorpus, "dynaword"):
+    with pytest.raises(SettingError, match=r"corpora = .*brackets.*@danish.dynaword\(\)"):
+      CorpusMixture([uncalled])
   gone = TextCorpus(str(tmp_path / "gone.txt"), name="gone")
   with pytest.raises(DataError, match="gone.txt.*\n.*corpus 'gone' of the mixture 'mixture'"):
     CorpusMixture([corpora[0], gone], vocab_size=9).check(LENGTHS)

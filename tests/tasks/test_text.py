@@ -64,6 +64,17 @@ def test_what_cannot_be_read_is_skipped_on_request(tmp_path, check, vocab_file):
     list(TextCorpus(**settings).training_text().iterate())
 
 
+def test_text_of_which_none_can_be_held_out_is_refused_at_once(tmp_path, vocab_file):
+  (tmp_path / "a.txt").write_text("one\none\n")
+  (tmp_path / "b.txt").write_text("two\n")
+  settings = dict(files=str(tmp_path / "a.txt"), vocab_file=str(vocab_file))
+  with pytest.raises(DataError, match="fewer than two different documents.*set validation_files"):
+    TextCorpus(**settings).check(LENGTHS)
+  TextCorpus(**settings, validation_fraction=0.0).check(LENGTHS)
+  TextCorpus(**settings, validation_files=str(tmp_path / "b.txt")).check(LENGTHS)
+  TextCorpus(**{**settings, "files": str(tmp_path / "*.txt")}).check(LENGTHS)
+
+
 def test_tfrecord(tmp_path, check, vocab_file):
   for i in range(3):
     layouts.tfrecord(tmp_path / f"train.tfrecord-{i:05d}-of-00003", TEXTS[i::3] + [" "], "body")
