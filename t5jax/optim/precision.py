@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from t5jax.optim.matrices import path_name
+from t5jax.optim.matrices import path_name, tree_map
 
 POLICIES = ("float32", "bfloat16_stochastic", "bfloat16_kahan", "bfloat16_master",
             "bfloat16_nearest")
@@ -102,7 +102,7 @@ def keep_parameters(transformation, policy):
     updates, inner_state = inner.update(as_float32(grads), state.inner, old, **as_float32(extra))
     target = jax.tree.map(jnp.add, old, updates)
     if policy == "bfloat16_stochastic":
-      rounded = _round_in_turn(target, key)
+      rounded = tree_map(lambda path, t: round_stochastically(t, _key_of(path, key)), target)
     else:
       rounded = jax.tree.map(round_to_nearest, target)
     updates = jax.tree.map(jnp.subtract, rounded, as_float32(params))
@@ -111,12 +111,5 @@ def keep_parameters(transformation, policy):
   return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _round_in_turn(tree, key):
-  """Rounds one leaf after the other: the random bits of all at once would take twice their memory."""
-  leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
-  rounded = []
-  for path, leaf in leaves:
-    own_key = jax.random.fold_in(key, np.uint32(zlib.crc32(path_name(path).encode())))
-    rounded.append(round_stochastically(leaf, own_key))
-    key, rounded[-1] = jax.lax.optimization_barrier((key, rounded[-1]))
-  return structure.unflatten(rounded)
+def _key_of(path, key):
+  return jax.random.fold_in(key, np.uint32(zlib.crc32(path_name(path).encode())))
