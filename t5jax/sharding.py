@@ -42,9 +42,9 @@ class MeshConfig:
   def __post_init__(self):
     check_settings(self, data=AT_LEAST_ONE, fsdp=AT_LEAST_ONE, tensor=AT_LEAST_ONE)
 
-  def check(self, model, batch_size, num_microbatches):
+  def check(self, model, batch_size, num_microbatches, num_devices=None):
     """Raises SettingError if model dims or batch do not split evenly over the mesh."""
-    shape = self.shape()
+    shape = self.shape(num_devices)
     for dim in ("num_heads", "mlp_dim", "vocab_size"):
       if getattr(model, dim) is not None and getattr(model, dim) % shape["tensor"]:
         raise SettingError("MeshConfig.tensor", self.tensor,
@@ -58,9 +58,9 @@ class MeshConfig:
           f"a multiple of {shards} = {shape['data'] * shape['fsdp']} devices that split the batch x "
           f"{num_microbatches} microbatches")
 
-  def shape(self):
-    """Returns {"data": ..., "fsdp": ..., "tensor": ...} for the devices there are."""
-    num_devices = jax.device_count()
+  def shape(self, num_devices=None):
+    """Returns {"data": ..., "fsdp": ..., "tensor": ...}; without a number for the devices there are."""
+    num_devices = jax.device_count() if num_devices is None else num_devices
     rest = self.fsdp * self.tensor
     data = num_devices // rest if self.data is None else self.data
     if data * rest != num_devices:
@@ -73,6 +73,12 @@ class MeshConfig:
     shape = self.shape()
     return jax.make_mesh(tuple(shape.values()), tuple(shape),
                          axis_types=(jax.sharding.AxisType.Auto,) * len(shape))
+
+
+  def make_abstract(self, num_devices):
+    """Returns the mesh of so many devices, which need not exist, for shapes alone."""
+    shape = self.shape(num_devices)
+    return jax.sharding.AbstractMesh(tuple(shape.values()), tuple(shape))
 
 
 @contextlib.contextmanager

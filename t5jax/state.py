@@ -1,5 +1,7 @@
 """The training state: what it holds, its shapes without memory, its sharded initialisation."""
 
+import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -53,14 +55,22 @@ def transformation(model, optimizer, learning_rate, max_grad_norm=None):
 
 def abstract_params(model):
   """Returns the parameters of a T5Config in float32, as a nested dict of ShapeDtypeStructs."""
+  return sharding.unbox(_abstract_boxed(model))
+
+
+@functools.lru_cache
+def _abstract_boxed(model):
   tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-  return sharding.unbox(jax.eval_shape(T5(model).init, jax.random.key(0), tokens, tokens)["params"])
+  return jax.eval_shape(T5(model).init, jax.random.key(0), tokens, tokens)["params"]
 
 
 def initialise(model, optimizer, max_grad_norm, key):
   """A fresh TrainState whose parameters are still boxed with their logical axes."""
   tokens = jnp.ones((1, 8), jnp.int32)
-  boxed = T5(model).init(key, tokens, tokens)["params"]
+  return _with_optimizer(T5(model).init(key, tokens, tokens)["params"], model, optimizer, max_grad_norm)
+
+
+def _with_optimizer(boxed, model, optimizer, max_grad_norm):
   boxed = jax.tree.map(lambda x: x.astype(precision.param_dtype(model.param_precision)), boxed)
   opt_state = transformation(model, optimizer, 0.0, max_grad_norm).init(sharding.unbox(boxed))
   return TrainState(jnp.zeros([], jnp.int32), boxed, opt_state)
@@ -72,9 +82,11 @@ def abstract(model, optimizer, max_grad_norm, mesh):
   A leaf of the optimizer's state whose path ends in a parameter's path and that has its rank is laid
   out like the parameter, as far as its dims allow; every other leaf is replicated.
   """
-  boxed = jax.eval_shape(
-      lambda: initialise(model, optimizer, max_grad_norm, jax.random.key(0)))
-  shardings = jax.tree_util.tree_leaves_with_path(sharding.of_parameters(boxed.params, mesh))
+  # Numerics do not matter to shapes: one trace of the model serves all.
+  shapes = dataclasses.replace(model, dtype="float32", remat="none", param_precision="float32")
+  state = jax.eval_shape(
+      lambda boxed: _with_optimizer(boxed, model, optimizer, max_grad_norm), _abstract_boxed(shapes))
+  shardings = jax.tree_util.tree_leaves_with_path(sharding.of_parameters(state.params, mesh))
   by_path = {names(path): layout for path, layout in shardings}
 
   def lay_out(path, leaf):
@@ -83,7 +95,7 @@ def abstract(model, optimizer, max_grad_norm, mesh):
     layout = next((x for x in layouts if x is not None), sharding.replicated(mesh))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding.fit(layout, leaf.shape))
 
-  return jax.tree_util.tree_map_with_path(lay_out, boxed._replace(params=sharding.unbox(boxed.params)))
+  return jax.tree_util.tree_map_with_path(lay_out, state._replace(params=sharding.unbox(state.params)))
 
 
 def create(model, optimizer, max_grad_norm, mesh, seed):

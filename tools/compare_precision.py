@@ -50,7 +50,7 @@ MODEL_SIZE = "tiny"
 DTYPE = "float32"
 PARAM_PRECISION = "{precision}"
 TASK_FEATURE_LENGTHS = {{"inputs": 64, "targets": 16}}
-BATCH_SIZE = 32
+BATCH_SIZE = 16
 TRAIN_STEPS = {steps}
 WARMUP_STEPS = {warmup_steps}
 LEARNING_RATE = {learning_rate}
@@ -113,7 +113,7 @@ def _parse(arguments):
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   parser.add_argument("--files", nargs="+", default=list(demo.FILES), help="text to train on; globs")
   parser.add_argument("--output_dir", required=True)
-  parser.add_argument("--steps", type=int, default=2000)
+  parser.add_argument("--steps", type=int, default=1000)
   parser.add_argument("--learning_rate", type=float, default=2e-2, help="the peak of a cosine")
   return parser.parse_args(arguments)
 

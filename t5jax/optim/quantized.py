@@ -148,6 +148,7 @@ def quantized(optimizer, block_size=256, exclude=SENSITIVE):
 
     return optax.GradientTransformationExtraArgs(init, update)
 
+  of_learning_rate.__name__ = f"{getattr(optimizer, '__name__', optimizer)}_8bit"
   return of_learning_rate
 
 

@@ -1,0 +1,185 @@
+"""What a train step needs of each device's memory: from shapes alone, and as compiled.
+
+    parameters, optimizer   the state, as the mesh lays it out
+    gradients               in the parameters' dtype; with microbatches float32 sums besides
+    activations             what the forward pass keeps for the backward pass: JAX's own residuals,
+                            traced, so that dtypes and recomputation count as they are
+    workspace               the peak on top: softmax and gradient of the float32 logits, or, where a
+                            layer is recomputed, what that layer alone keeps
+
+Activations and workspace are those of one microbatch on one device. The estimate knows neither what a
+compiler fuses nor what it copies; `compiled` asks the compiler, which takes as long as it takes.
+
+CPUs have no bfloat16 arithmetic. There the compiler works on float32 copies, and needs memory for
+them: `native_bfloat16=False` counts these in.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+
+from t5jax import sharding, state as states, step as steps
+from t5jax.optim.matrices import is_stacked
+from t5jax.optim.precision import param_dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Footprint:
+  """Bytes per device of one train step; see the module."""
+
+  parameters: int
+  optimizer: int
+  gradients: int
+  activations: int
+  workspace: int
+
+  @property
+  def total(self):
+    """Bytes of everything together."""
+    return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+  """Bytes per device that the compiler has planned for a step.
+
+  Attributes:
+    arguments: the state and the batch.
+    temporaries: everything between them and the new state, which takes the old one's place.
+  """
+
+  arguments: int
+  temporaries: int
+
+  @property
+  def total(self):
+    """Bytes of everything together."""
+    return self.arguments + self.temporaries
+
+
+def num_parameters(model):
+  """How many numbers the parameters of a T5Config are."""
+  return sum(math.prod(x.shape) for x in jax.tree.leaves(states.abstract_params(model)))
+
+
+def batch_shapes(batch_size, feature_lengths):
+  """Returns a batch of span corruption as ShapeDtypeStructs."""
+  array = lambda length, dtype: jax.ShapeDtypeStruct((batch_size, length), dtype)
+  inputs, targets = feature_lengths["inputs"], feature_lengths["targets"]
+  return dict(
+      encoder_input_tokens=array(inputs, jnp.int32), decoder_input_tokens=array(targets, jnp.int32),
+      decoder_target_tokens=array(targets, jnp.int32),
+      decoder_loss_weights=array(targets, jnp.float32))
+
+
+def estimate(model, optimizer, mesh, batch_size, feature_lengths, num_microbatches=1,
+             native_bfloat16=True):
+  """Returns the Footprint of a step; nothing is allocated or compiled.
+
+  Args:
+    model: T5Config with vocab_size set.
+    optimizer: function of the learning rate.
+    mesh: jax.sharding.Mesh or AbstractMesh with the axes of MeshConfig.
+    batch_size: examples over all devices.
+    feature_lengths: {"inputs": ..., "targets": ...}.
+    num_microbatches: sequential parts of the batch.
+    native_bfloat16: False for a CPU.
+  """
+  if not native_bfloat16:
+    model = dataclasses.replace(model, dtype="float32")
+  rows = batch_size / (mesh.shape["data"] * mesh.shape["fsdp"] * num_microbatches)
+  fixed = state_bytes(model, optimizer, mesh, num_microbatches, native_bfloat16)
+  activations, workspace = activation_bytes(model, mesh, feature_lengths)
+  return dataclasses.replace(fixed, activations=activations(rows),
+                             workspace=fixed.workspace + workspace(rows))
+
+
+def state_bytes(model, optimizer, mesh, num_microbatches=1, native_bfloat16=True):
+  """Returns the part of `estimate` that no batch changes, as a Footprint without activations."""
+  state = states.abstract(model, optimizer, None, mesh)
+  parameters = gradients = _bytes_per_device(state.params)
+  as_float32 = 4 * sum(_size_per_device(leaf) for leaf in jax.tree.leaves(state.params))
+  copies = _gathered_bytes(state.params, mesh)
+  if not native_bfloat16:
+    gradients, copies = as_float32, copies + (as_float32 if parameters < as_float32 else 0)
+  if num_microbatches > 1:
+    gradients += as_float32
+  return Footprint(parameters, _bytes_per_device(state.opt_state), gradients, 0, copies)
+
+
+def activation_bytes(model, mesh, feature_lengths):
+  """Returns two functions of the rows of one microbatch on one device: activations and workspace.
+
+  Both are linear in the rows, so that two of them, traced, give all.
+  """
+  local = _share_of_model(model, mesh.shape["tensor"])
+  logits = 4 * feature_lengths["targets"] * local.vocab_size
+  saved = _linear(lambda rows: _saved_bytes(local, rows, feature_lengths))
+  layer = lambda rows: 0
+  if model.remat != "none":
+    everything = _linear(lambda rows: _saved_bytes(
+        dataclasses.replace(local, remat="none"), rows, feature_lengths))
+    num_layers = model.num_encoder_layers + model.num_decoder_layers
+    layer = lambda rows: (everything(rows) - saved(rows)) / num_layers
+  return saved, lambda rows: int(max(2 * logits * rows, layer(rows)))
+
+
+def compiled(model, optimizer, mesh, batch_size, feature_lengths, num_microbatches=1,
+             max_grad_norm=None, z_loss=0.0):
+  """Compiles the train step for the devices of `mesh`, and returns its Compiled memory."""
+  state = states.abstract(model, optimizer, max_grad_norm, mesh)
+  step = steps.compile_train_step(
+      jax.tree.map(lambda x: x.sharding, state), model=model, optimizer=optimizer, z_loss=z_loss,
+      max_grad_norm=max_grad_norm, num_microbatches=num_microbatches)
+  batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.of_batch(mesh))
+           for name, x in batch_shapes(batch_size, feature_lengths).items()}
+  rate, key = jax.ShapeDtypeStruct((), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
+  with sharding.use(mesh):
+    analysis = step.lower(state, batch, rate, key).compile().memory_analysis()
+  return Compiled(analysis.argument_size_in_bytes, analysis.temp_size_in_bytes)
+
+
+def _saved_bytes(model, rows, feature_lengths):
+  """Bytes of the results, other than parameters and batch, that the backward pass uses."""
+  params = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, param_dtype(model.param_precision)),
+      states.abstract_params(model))
+
+  def forward(params, batch):
+    return jax.vjp(lambda p: steps.forward(model, p, batch, 0.0)["loss"][0], params)
+
+  jaxpr = jax.make_jaxpr(forward)(params, batch_shapes(rows, feature_lengths)).jaxpr
+  results = {x for x in jaxpr.outvars if not isinstance(x, jax.extend.core.Literal)}
+  return sum(math.prod(x.aval.shape) * x.aval.dtype.itemsize for x in results - set(jaxpr.invars))
+
+
+def _gathered_bytes(params, mesh):
+  """Bytes of the largest matrix that devices which share parameters (fsdp) put together to use it."""
+  if mesh.shape["fsdp"] == 1:
+    return 0
+  matrices = (_size_per_device(leaf) * leaf.dtype.itemsize // (leaf.shape[0] if is_stacked(path) else 1)
+              for path, leaf in jax.tree_util.tree_leaves_with_path(params))
+  return mesh.shape["fsdp"] * max(matrices)
+
+
+def _linear(measure):
+  """A function through measure(1) and measure(2)."""
+  one, two = measure(1), measure(2)
+  return lambda x: int(one + (x - 1) * (two - one))
+
+
+def _share_of_model(model, tensor):
+  """The T5Config of what one of `tensor` devices computes."""
+  return dataclasses.replace(model, num_heads=model.num_heads // tensor,
+                             mlp_dim=model.mlp_dim // tensor, vocab_size=model.vocab_size // tensor)
+
+
+def _size_per_device(leaf):
+  return math.prod(leaf.sharding.shard_shape(leaf.shape))
+
+
+def _bytes_per_device(tree):
+  return sum(_size_per_device(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
