@@ -60,6 +60,17 @@ class Compiled:
     return self.arguments + self.temporaries
 
 
+def comparison(estimated, planned):
+  """Returns a table of a Footprint beside the Compiled step, in MiB per device."""
+  state = estimated.parameters + estimated.optimizer
+  rows = [("parameters and optimizer", state, planned.arguments),
+          ("gradients, activations, workspace", estimated.total - state, planned.temporaries),
+          ("total", estimated.total, planned.total)]
+  lines = [f"{'MiB per device':<36}{'estimated':>12}{'compiled':>12}{'ratio':>8}"]
+  return "\n".join(lines + [f"{name:<36}{a / 2 ** 20:>12,.1f}{b / 2 ** 20:>12,.1f}{a / b:>8.2f}"
+                            for name, a, b in rows])
+
+
 def num_parameters(model):
   """How many numbers the parameters of a T5Config are."""
   return sum(math.prod(x.shape) for x in jax.tree.leaves(states.abstract_params(model)))

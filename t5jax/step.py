@@ -102,7 +102,7 @@ def train_step(state, batch, learning_rate, key, curvature_batch=None, *, model,
   updates, opt_state = chain.update(grads, state.opt_state, state.params, key=rounding_key, **extra)
   params = optax.apply_updates(state.params, updates)
   for name, tree in (("grad_norm", grads), ("param_norm", params), ("update_norm", updates)):
-    sums[name] = metrics.single(optax.global_norm(as_float32(tree)))
+    sums[name] = metrics.single(optax.tree.norm(as_float32(tree)))
   return states.TrainState(state.step + 1, params, opt_state), sums
 
 

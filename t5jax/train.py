@@ -25,6 +25,8 @@ def parse_arguments(argv=None, description=__doc__):
                       help="save and leave at this step; the schedules still run to the whole budget")
   parser.add_argument("--check", action="store_true",
                       help="only check the configuration and the data, then leave")
+  parser.add_argument("--dry_run", action="store_true",
+                      help="only compile the train step and say what memory it needs")
   parser.add_argument("--print_schedule", nargs="?", const="", metavar="FILE",
                       help="only list the learning rate over the run, and draw it into FILE")
   argv = sys.argv[1:] if argv is None else argv
@@ -47,6 +49,23 @@ def show_schedule(trainer, path):
   print(schedule_table.table(*parts))
 
 
+def show_memory(trainer):
+  """Prints what memory the train step needs on each device: as estimated, and as compiled."""
+  import tempfile
+
+  import jax
+  from t5jax import memory
+  with tempfile.TemporaryDirectory() as folder:
+    model = trainer.model.with_vocabulary(trainer.data.prepare(folder).size)
+  mesh = trainer.mesh.make()
+  step = (model, trainer.optimizer, mesh, trainer.data.batch_size, trainer.data.feature_lengths,
+          trainer.num_microbatches)
+  estimated = memory.estimate(*step, native_bfloat16=jax.default_backend() != "cpu")
+  print(f"{memory.num_parameters(model):,} parameters, mesh {dict(mesh.shape)}; compiling ...")
+  print(memory.comparison(
+      estimated, memory.compiled(*step, trainer.max_grad_norm, trainer.z_loss)))
+
+
 def main(argv=None):
   """Runs the command; returns its exit status."""
   arguments, bindings = parse_arguments(argv)
@@ -59,6 +78,9 @@ def main(argv=None):
       show_schedule(trainer, arguments.print_schedule)
       return 0
     trainer.check()
+    if arguments.dry_run:
+      show_memory(trainer)
+      return 0
     if arguments.check:
       trainer.data.check_cache()
       print(f"{resolved}\nThe settings and the first records of the data are fine.")

@@ -31,21 +31,23 @@ def mesh():
 
 
 @functools.lru_cache
-def fresh(optimizer=optim.adamw_rms):
+def fresh(optimizer=optim.adamw_rms, precision="float32"):
   mesh = sharding.MeshConfig().make()
-  return states.create(tiny.model(), optimizer, 1.0, mesh, seed=0)
+  return states.create(tiny.model(param_precision=precision), optimizer, 1.0, mesh, seed=0)
 
 
 def at_step(step, **kwargs):
   return fresh(**kwargs)._replace(step=np.int32(step))
 
 
-@pytest.mark.parametrize("optimizer", [optim.adamw_rms, functools.partial(optim.adafactor, beta1=0.9)])
-def test_state_comes_back_as_it_was(tmp_path, mesh, optimizer):
-  state = fresh(optimizer)
+@pytest.mark.parametrize("optimizer, precision", [
+    (optim.adamw_rms, "float32"), (functools.partial(optim.adafactor, beta1=0.9), "bfloat16_kahan"),
+    (optim.quantized(optim.adamw), "bfloat16_master"), (optim.muon, "bfloat16_stochastic")])
+def test_state_comes_back_as_it_was(tmp_path, mesh, optimizer, precision):
+  state = fresh(optimizer, precision)
   with checkpoint.Checkpoints(tmp_path) as checkpoints:
     checkpoints.save(state, {"tokens": 2 ** 53 + 1, "x": 0.1}, Position(7))
-  abstract = states.abstract(tiny.model(), optimizer, 1.0, mesh)
+  abstract = states.abstract(tiny.model(param_precision=precision), optimizer, 1.0, mesh)
   position = Position()
   with checkpoint.Checkpoints(tmp_path) as checkpoints:
     restored, host = checkpoints.restore(abstract, position)
@@ -54,6 +56,22 @@ def test_state_comes_back_as_it_was(tmp_path, mesh, optimizer):
     assert (old.dtype, old.shape, old.sharding) == (new.dtype, new.shape, new.sharding)
     np.testing.assert_array_equal(old, new)
   assert host == {"tokens": 2 ** 53 + 1, "x": 0.1} and position.position == 7
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16_stochastic"])
+def test_what_is_evaluated_is_what_is_loaded(tmp_path, precision):
+  """The averages of a schedule-free optimizer, in float32 whatever they are kept in."""
+  state = fresh(optim.schedule_free_adamw, precision)
+  moved = jax.tree.map(lambda x: x + 1, state.params)
+  state = state._replace(params=moved)
+  checkpoint.write_model_config(tmp_path, tiny.model(param_precision=precision))
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(state, {}, Position())
+  _, _, loaded = checkpoint.load_params(tmp_path)
+  for average, trained, got in zip(*map(jax.tree.leaves, (state.eval_params(), moved, loaded))):
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, np.asarray(average, np.float32))
+    assert (got != np.asarray(trained, np.float32)).any()
 
 
 def test_another_mesh_can_go_on(tmp_path):

@@ -25,8 +25,6 @@ from t5jax.tasks import demo
 VARIANTS = {  # Name: (the optimizer's gin file, PARAM_PRECISION).
     "float32": ("adamw_rms", "float32"),
     "bfloat16, stochastic rounding": ("adamw_rms", "bfloat16_stochastic"),
-    "bfloat16, Kahan": ("adamw_rms", "bfloat16_kahan"),
-    "bfloat16, master copy": ("adamw_rms", "bfloat16_master"),
     "bfloat16, nearest rounding": ("adamw_rms", "bfloat16_nearest"),
     "float32, 8-bit states": ("adamw_rms_8bit", "float32"),
     "bfloat16, stochastic, 8-bit states": ("adamw_rms_8bit", "bfloat16_stochastic"),

@@ -5,15 +5,19 @@ import pytest
 from tests.entry.conftest import records, run_module, write_project
 
 
-# The learning rate is that of the third update, at t = 2: a warm-up of 5 from 1e-2 to 2e-2, and T5X's.
-@pytest.mark.parametrize("optimizer, num_devices, learning_rate", [
-    ("adamw_rms", 8, 1.4e-2), ("adafactor", 1, 5**-0.5)])
-def test_killed_and_divided_runs_equal_a_straight_one(tmp_path, optimizer, num_devices, learning_rate):
+# One run with all that could remember: 8-bit moments, random roundings, more devices; and one that
+# draws extra batches. The learning rate is that of the third update, at t = 2 of a warm-up of 5 from
+# half of the peak.
+@pytest.mark.parametrize("optimizer, precision, num_devices, learning_rate", [
+    ("adamw_rms_8bit", "bfloat16_stochastic", 8, 1.4e-2), ("sophia_g_rms", "float32", 1, 0.7e-3)])
+def test_killed_and_divided_runs_equal_a_straight_one(tmp_path, optimizer, precision, num_devices,
+                                                      learning_rate):
   project = write_project(tmp_path, optimizer)
 
   def train(name, *arguments, gin_file="tiny.gin", **options):
-    return run_module("t5jax.train", f"--gin_file={gin_file}", f"--gin.MODEL_DIR={name}", *arguments,
-                      cwd=project, num_devices=num_devices, **options)
+    return run_module("t5jax.train", f"--gin_file={gin_file}", f"--gin.MODEL_DIR={name}",
+                      f"--gin.PARAM_PRECISION={precision}", *arguments, cwd=project,
+                      num_devices=num_devices, **options)
 
   train("straight")
   killed = train("killed", "--gin.probe.Kill.at_step=7", gin_file="kill.gin", check=False)
