@@ -171,9 +171,12 @@ def _gathered_bytes(params, mesh):
   """Bytes of the largest matrix that devices which share parameters (fsdp) put together to use it."""
   if mesh.shape["fsdp"] == 1:
     return 0
-  matrices = (_size_per_device(leaf) * leaf.dtype.itemsize // (leaf.shape[0] if is_stacked(path) else 1)
-              for path, leaf in jax.tree_util.tree_leaves_with_path(params))
-  return mesh.shape["fsdp"] * max(matrices)
+
+  def of_matrix(path, leaf):
+    return _bytes_per_device(leaf) // (leaf.shape[0] if is_stacked(path) else 1)
+
+  return mesh.shape["fsdp"] * max(
+      of_matrix(*item) for item in jax.tree_util.tree_leaves_with_path(params))
 
 
 def _linear(measure):

@@ -110,9 +110,12 @@ def fit(layout, shape):
   """
   if len(layout.spec) != len(shape):
     return replicated(layout.mesh)
-  size = lambda axes: math.prod(layout.mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes))
+  def divides(axes, dim):
+    names = (axes,) if isinstance(axes, str) else axes or ()
+    return dim % math.prod(layout.mesh.shape[name] for name in names) == 0
+
   return NamedSharding(layout.mesh, PartitionSpec(*(
-      axes if axes is None or dim % size(axes) == 0 else None for dim, axes in zip(shape, layout.spec))))
+      axes if divides(axes, dim) else None for dim, axes in zip(shape, layout.spec))))
 
 
 def unbox(tree):

@@ -67,7 +67,8 @@ def _abstract_boxed(model):
 def initialise(model, optimizer, max_grad_norm, key):
   """A fresh TrainState whose parameters are still boxed with their logical axes."""
   tokens = jnp.ones((1, 8), jnp.int32)
-  return _with_optimizer(T5(model).init(key, tokens, tokens)["params"], model, optimizer, max_grad_norm)
+  boxed = T5(model).init(key, tokens, tokens)["params"]
+  return _with_optimizer(boxed, model, optimizer, max_grad_norm)
 
 
 def _with_optimizer(boxed, model, optimizer, max_grad_norm):
@@ -95,7 +96,8 @@ def abstract(model, optimizer, max_grad_norm, mesh):
     layout = next((x for x in layouts if x is not None), sharding.replicated(mesh))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding.fit(layout, leaf.shape))
 
-  return jax.tree_util.tree_map_with_path(lay_out, state._replace(params=sharding.unbox(state.params)))
+  state = state._replace(params=sharding.unbox(state.params))
+  return jax.tree_util.tree_map_with_path(lay_out, state)
 
 
 def create(model, optimizer, max_grad_norm, mesh, seed):

@@ -75,7 +75,8 @@ class Trainer:
   def __post_init__(self):
     object.__setattr__(self, "hooks", tuple(self.hooks))
     check_settings(self, learning_rate=POSITIVE, num_microbatches=AT_LEAST_ONE,
-                   max_grad_norm=POSITIVE, z_loss=NON_NEGATIVE, curvature_every=AT_LEAST_ONE, seed=NON_NEGATIVE)
+                   max_grad_norm=POSITIVE, z_loss=NON_NEGATIVE, curvature_every=AT_LEAST_ONE,
+                   seed=NON_NEGATIVE)
     self.optimizer(0.0)  # Raises on settings that cannot be, before anything is compiled.
     self.schedule(0.0)
 

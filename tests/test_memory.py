@@ -87,7 +87,8 @@ def test_xxl_on_256_devices_is_a_matter_of_seconds(capsys):
 
 def test_a_small_device_takes_microbatches_or_recomputes():
   """And whatever is recommended fits, while one microbatch fewer would not."""
-  trainer, _ = build("t5jax.trainer.Trainer", ["text.gin"], ["MODEL_DIR=x", "TRAIN_FILES=x", "VOCAB_SIZE=8000"])
+  trainer, _ = build("t5jax.trainer.Trainer", ["text.gin"],
+                     ["MODEL_DIR=x", "TRAIN_FILES=x", "VOCAB_SIZE=8000"])
   plan = plan_memory.Plan(trainer, trainer.model.with_vocabulary(8100), 1, 16 * 2 ** 30)
   fit = plan.recommend()
   assert fit.num_microbatches > 1 and fit.footprint.total <= plan.budget

@@ -85,20 +85,21 @@ OPTIMIZERS = {**{name: getattr(optim, name) for name in (
 
 @functools.lru_cache
 def accumulated(num_devices):
-  """A mesh of so many devices, bfloat16 parameters on it, and their jitted gradient of two microbatches."""
+  """A mesh, bfloat16 parameters on it, and their jitted gradient of two microbatches."""
   mesh = jax.make_mesh((num_devices, 1, 1), ("data", "fsdp", "tensor"),
                        devices=jax.devices()[:num_devices],
                        axis_types=(jax.sharding.AxisType.Auto,) * 3)
   model = tiny.model(param_precision="bfloat16_stochastic")
   with sharding.use(mesh):
     params = states.create(model, optim.momentum, None, mesh, seed=0).params
-  return mesh, model, params, jax.jit(lambda params, batch: steps.gradients(model, params, batch, 0.0, 2))
+  gradient = jax.jit(lambda params, batch: steps.gradients(model, params, batch, 0.0, 2))
+  return mesh, model, params, gradient
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_bfloat16_parameters_with_accumulation_on_one_and_eight_devices(name):
-  """Losses of four updates. Random bits are the same on any mesh; gradients are sums in another order, so
-  that a weight here and there is rounded to the other neighbour, 2^-8 off: far less than 1e-3 of a loss."""
+  """Losses of four updates. Random bits are the same on any mesh; gradients are sums in another order,
+  so that a weight here and there is rounded to its other neighbour: far less than 1e-3 of a loss."""
   losses = {}
   for num_devices in (1, 8):
     mesh, model, params, gradient = accumulated(num_devices)
@@ -120,9 +121,9 @@ def test_bfloat16_parameters_with_accumulation_on_one_and_eight_devices(name):
 
 
 def test_bfloat16_parameters_learn_as_float32_ones():
-  """After 200 steps on a few batches the loss is within 5 %, and lower than with nearest rounding."""
+  """After 200 steps the loss is within 5 %, and lower than with nearest rounding."""
   ends = {}
-  for precision in ("float32", "bfloat16_stochastic", "bfloat16_kahan", "bfloat16_nearest"):
+  for precision in ("float32", "bfloat16_stochastic", "bfloat16_nearest"):
     mesh, state, step = compiled_step(tiny.model(param_precision=precision))
     batches = [sharding.put_batch(tiny.batch(i), mesh) for i in range(4)]
     for i in range(200):
@@ -130,7 +131,6 @@ def test_bfloat16_parameters_learn_as_float32_ones():
         state, sums = step(state, batches[i % 4], np.float32(2e-3), jax.random.key(0))
     ends[precision] = metrics.means(jax.device_get(sums))["loss"]
   assert ends["bfloat16_stochastic"] == pytest.approx(ends["float32"], rel=0.05)
-  assert ends["bfloat16_kahan"] == pytest.approx(ends["float32"], rel=0.05)
   assert ends["bfloat16_nearest"] > ends["bfloat16_stochastic"]
 
 
@@ -140,10 +140,12 @@ def test_curvature_is_of_labels_drawn_from_the_model():
   model = tiny.model()
   params, batch = tiny.parameters(model), tiny.batch(lengths=UNEQUAL)
   other = {**batch, "decoder_target_tokens": np.zeros_like(batch["decoder_target_tokens"])}
-  draw = jax.jit(lambda batch: steps.gradients(model, params, batch, 0.0, 1, label_key=jax.random.key(3)))
+  draw = jax.jit(
+      lambda batch: steps.gradients(model, params, batch, 0.0, 1, label_key=jax.random.key(3)))
   grads, sums = draw(batch)
   assert relative_difference(grads, draw(other)[0]) == 0
-  logits = T5(model).apply({"params": params}, batch["encoder_input_tokens"], batch["decoder_input_tokens"])
+  logits = T5(model).apply(
+      {"params": params}, batch["encoder_input_tokens"], batch["decoder_input_tokens"])
   weights = batch["decoder_loss_weights"]
   entropy = -jnp.sum(jax.nn.softmax(logits) * jax.nn.log_softmax(logits), axis=-1)
   expected = float(jnp.sum(entropy * weights) / weights.sum())

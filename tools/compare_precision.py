@@ -1,10 +1,10 @@
-"""Trains the same small T5 with parameters and optimizer states of several precisions, and compares.
+"""Trains the same small T5 with parameters and optimizer states of several precisions.
 
     python tools/compare_precision.py --files 'corpus/*.jsonl' --output_dir=comparison
 
 Every run sees the same batches from the same start; only what stands in VARIANTS differs. Writes
-precision.md, a table of the last held-out losses, and precision.png, their curves, into OUTPUT_DIR. A
-run that was stopped goes on, a finished one is not repeated. Without --files: the text of the demo.
+precision.md, a table of the last held-out losses, and precision.png, their curves, into OUTPUT_DIR.
+A run that was stopped goes on, a finished one is not repeated. Without --files: the demo's text.
 """
 
 import argparse
@@ -66,9 +66,9 @@ def main(arguments=None):
   for name in tqdm(VARIANTS, desc="runs", unit="run"):
     folder = output / name.replace(",", "").replace(" ", "_")
     curves[name] = train(folder, name, options)
-  (output / "precision.md").write_text(table(curves), encoding="utf-8")
+  (output / "precision.md").write_text(report(curves, options), encoding="utf-8")
   draw(curves, output / "precision.png")
-  print(table(curves))
+  print(report(curves, options))
 
 
 def train(folder, name, options):
@@ -83,14 +83,19 @@ def train(folder, name, options):
   return [(record["step"], record["eval/loss"]) for record in records if "eval/loss" in record]
 
 
-def table(curves):
+def report(curves, options):
   """Returns the last losses as Markdown, each with its distance from float32's."""
-  lines = ["| parameters, states | held-out loss, nats per token | against float32 |", "|---|---|---|"]
+  lines = [
+      "# Parameters and states of several precisions", "",
+      f"A T5 v1.1 of 1.7 million parameters after {options.steps:,} steps of AdamW scaled by RMS "
+      f"(learning rate {options.learning_rate:g}), the same batches in each run. Made by", "",
+      f"    python tools/compare_precision.py --steps={options.steps} --files ...", "",
+      "| parameters, states | held-out loss, nats per token | against float32 |", "|---|---|---|"]
   reference = curves[_REFERENCE][-1][1]
   for name, curve in curves.items():
     loss = curve[-1][1]
     lines.append(f"| {name} | {loss:.4f} | {loss / reference - 1:+.2%} |")
-  return "\n".join(lines) + "\n"
+  return "\n".join([*lines, "", "![held-out losses](precision.png)", ""])
 
 
 def draw(curves, path):
@@ -109,7 +114,7 @@ def draw(curves, path):
 
 def _parse(arguments):
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  parser.add_argument("--files", nargs="+", default=list(demo.FILES), help="text to train on; globs")
+  parser.add_argument("--files", nargs="+", default=list(demo.FILES), help="text; globs")
   parser.add_argument("--output_dir", required=True)
   parser.add_argument("--steps", type=int, default=1000)
   parser.add_argument("--learning_rate", type=float, default=2e-2, help="the peak of a cosine")

@@ -103,8 +103,8 @@ def quantized(optimizer, block_size=256, exclude=SENSITIVE):
   Args:
     optimizer: any function of the learning rate that returns an optax transformation.
     block_size: entries that share a scale.
-    exclude: patterns (see patterns.py) of parameters that keep float32 moments. By default embedding,
-      head, norm scales and relative position tables do, whose gradients are too unequal
+    exclude: patterns (see patterns.py) of parameters that keep float32 moments. By default
+      embedding, head, norm scales and relative position tables do, whose gradients are too unequal
       (arXiv:2110.02861 section 2.3). So does every matrix of less than 4096 entries.
 
   Raises:
@@ -135,7 +135,8 @@ def quantized(optimizer, block_size=256, exclude=SENSITIVE):
     def init(params):
       chosen = _chosen(params, exclude)
       state = inner.init(params)
-      scales = tree_map(lambda path, x: 1.0 if _moment(path)[1] in chosen else optax.MaskedNode(), state)
+      scales = tree_map(
+          lambda path, x: 1.0 if _moment(path)[1] in chosen else optax.MaskedNode(), state)
       if not jax.tree.leaves(scales):
         raise SettingError("quantized.optimizer", getattr(optimizer, "__name__", optimizer),
                            f"one with moments ({', '.join(_MOMENTS)}) of large matrices")
