@@ -40,7 +40,7 @@ def test_microbatches_give_the_same_gradient_for_unequal_targets(num_microbatche
 
 def compiled_step(model, **settings):
   optimizer = settings.pop("optimizer", optim.adamw_rms)
-  mesh = settings.pop("mesh", sharding.MeshConfig()).make()
+  mesh = settings.pop("mesh", None) or sharding.MeshConfig().make()
   with sharding.use(mesh):
     state = states.create(model, optimizer, None, mesh, seed=0)
     step = steps.compile_train_step(
@@ -67,7 +67,7 @@ def test_meshes_agree(mesh, optimizer):
   """Losses after five steps do not depend on how eight devices share the work."""
   losses = {}
   for name, layout in (("reference", dict(data=8)), ("mesh", mesh)):
-    devices, state, step = compiled_step(tiny.model(), mesh=sharding.MeshConfig(**layout),
+    devices, state, step = compiled_step(tiny.model(), mesh=sharding.MeshConfig(**layout).make(),
                                          optimizer=optimizer)
     losses[name] = []
     for i in range(5):
@@ -83,13 +83,16 @@ OPTIMIZERS = {**{name: getattr(optim, name) for name in (
     "schedule_free_adamw", "sophia_g", "sophia_g_rms")}, "adamw_8bit": optim.quantized(optim.adamw)}
 
 
+def mesh_of(num_devices):
+  return jax.make_mesh((num_devices, 1, 1), ("data", "fsdp", "tensor"),
+                       devices=jax.devices()[:num_devices],
+                       axis_types=(jax.sharding.AxisType.Auto,) * 3)
+
+
 @functools.lru_cache
 def accumulated(num_devices):
   """A mesh, bfloat16 parameters on it, and their jitted gradient of two microbatches."""
-  mesh = jax.make_mesh((num_devices, 1, 1), ("data", "fsdp", "tensor"),
-                       devices=jax.devices()[:num_devices],
-                       axis_types=(jax.sharding.AxisType.Auto,) * 3)
-  model = tiny.model(param_precision="bfloat16_stochastic")
+  mesh, model = mesh_of(num_devices), tiny.model(param_precision="bfloat16_stochastic")
   with sharding.use(mesh):
     params = states.create(model, optim.momentum, None, mesh, seed=0).params
   gradient = jax.jit(lambda params, batch: steps.gradients(model, params, batch, 0.0, 2))
@@ -124,7 +127,7 @@ def test_bfloat16_parameters_learn_as_float32_ones():
   """After 200 steps the loss is within 5 %, and lower than with nearest rounding."""
   ends = {}
   for precision in ("float32", "bfloat16_stochastic", "bfloat16_nearest"):
-    mesh, state, step = compiled_step(tiny.model(param_precision=precision))
+    mesh, state, step = compiled_step(tiny.model(param_precision=precision), mesh=mesh_of(1))
     batches = [sharding.put_batch(tiny.batch(i), mesh) for i in range(4)]
     for i in range(200):
       with sharding.use(mesh):

@@ -97,8 +97,8 @@ def quantized(optimizer, block_size=256, exclude=SENSITIVE):
       trainer.Trainer.optimizer = @optim.quantized()
       optim.quantized.optimizer = @optim.adamw
 
-  Moments are the fields `mu`, `nu` and `trace` of its state, so this fits AdamW, AdamW-RMS, Lion,
-  momentum and what else is made of them.
+  Moments are the fields `mu`, `nu` and `trace` of its state, which start at 0, so this fits AdamW,
+  AdamW-RMS, Lion, momentum and what else is made of them.
 
   Args:
     optimizer: any function of the learning rate that returns an optax transformation.
@@ -113,6 +113,14 @@ def quantized(optimizer, block_size=256, exclude=SENSITIVE):
   """
   check_numbers("quantized", block_size=(block_size, AT_LEAST_ONE))
   check_patterns("quantized.exclude", exclude)
+
+  def blank(moment, root, scales):
+    if isinstance(scales, optax.MaskedNode):
+      return moment, scales
+    # Written down and not quantised: the compiler would quantise the constant, for minutes.
+    num_blocks = -(-moment.shape[-1] // block_size)
+    return (jnp.zeros(moment.shape, jnp.uint8 if root else jnp.int8),
+            jnp.zeros((*moment.shape[:-1], num_blocks), jnp.float32))
 
   def pack(moment, root, scales):
     if isinstance(scales, optax.MaskedNode):
@@ -140,7 +148,7 @@ def quantized(optimizer, block_size=256, exclude=SENSITIVE):
       if not jax.tree.leaves(scales):
         raise SettingError("quantized.optimizer", getattr(optimizer, "__name__", optimizer),
                            f"one with moments ({', '.join(_MOMENTS)}) of large matrices")
-      return QuantizedState(*_map_to_two(pack, state, scales))
+      return QuantizedState(*_map_to_two(blank, state, scales))
 
     def update(grads, state, params=None, **extra):
       moments, _ = _map_to_two(unpack, state.inner, state.scales)
