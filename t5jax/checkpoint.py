@@ -129,6 +129,11 @@ class Checkpoints:
     except DataError:
       raise
     except (ValueError, OSError, KeyError) as error:
+      if "tree structures do not match" in str(error):
+        raise ValueError(
+            f"{self._manager.directory / str(step)} holds the states of another optimizer or "
+            "PARAM_PRECISION. Go on with those, or start anew in another MODEL_DIR or with "
+            "--overwrite.") from error
       raise ValueError(
           f"{self._manager.directory / str(step)} cannot be restored: {' '.join(str(error).split())[:300]}"
           "... If it is damaged, delete that folder to go on from the one before.") from error

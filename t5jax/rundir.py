@@ -55,20 +55,29 @@ def claim(model_dir, resolved_config, overwrite=False, allow_changes=False):
   except OSError as error:
     raise ValueError(f"MODEL_DIR={model_dir} cannot be written: {error.strerror}.") from error
   with exclusive(path, ValueError(f"MODEL_DIR={model_dir} is in use by another process.")):
-    _prepare(path, resolved_config, overwrite, allow_changes)
-    yield path
+    before = _prepare(path, resolved_config, overwrite, allow_changes)
+    steps = saved_steps(path)
+    try:
+      yield path
+    except ValueError:
+      if before is not None and saved_steps(path) == steps:
+        # Refused: the run that is there keeps the settings that fit it.
+        write_atomically(path / "config.gin", before)
+      raise
 
 
 def _prepare(path, resolved_config, overwrite, allow_changes):
+  """Writes config.gin; returns what it held for the run that is going on, or None."""
   if overwrite:
     for name in _OURS:
       if (path / name).is_dir():
         shutil.rmtree(path / name)
       else:
         (path / name).unlink(missing_ok=True)
-  old = path / "config.gin"
+  old, before = path / "config.gin", None
   if old.is_file() and saved_steps(path):
-    changed = config.differences(old.read_text(), resolved_config, _FREE_SETTINGS)
+    before = old.read_text()
+    changed = config.differences(before, resolved_config, _FREE_SETTINGS)
     if changed:
       listed = "; ".join(f"{name}: {a} there, {b} now" for name, (a, b) in changed.items())
       if not allow_changes:
@@ -78,6 +87,7 @@ def _prepare(path, resolved_config, overwrite, allow_changes):
             "to delete it and start anew.")
       print(f"Note: settings have changed ({listed}).")
   write_atomically(path / "config.gin", resolved_config)
+  return before
 
 
 def write_run_info(path, vocabulary):

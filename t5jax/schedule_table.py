@@ -1,6 +1,7 @@
 """The learning rates of a run as a table and as a picture, without training."""
 
 import math
+import pathlib
 
 PARTS = 1000  # Of a budget that is not counted in steps.
 MAX_POINTS = 500_000  # Python calls a schedule about a million times a second.
@@ -59,6 +60,8 @@ def plot(learning_rate, schedule, budget, path):
   """
   from matplotlib.figure import Figure
 
+  if pathlib.Path(path).is_dir():
+    raise ValueError(f"{path} cannot be written: it is a folder.")
   figure = Figure(figsize=(7, 3.5), layout="constrained")
   axes = figure.subplots()
   axes.plot(*learning_rates(learning_rate, schedule, budget), color="#4878a8")

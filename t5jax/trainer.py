@@ -11,7 +11,7 @@ from t5jax import rundir, sharding, state as states, step as steps
 from t5jax.budget import Budget, Spent
 from t5jax.checkpoint import CheckpointConfig, Checkpoints, write_model_config
 from t5jax.hooks import is_due
-from t5jax.model.config import T5Config
+from t5jax.model.config import VOCAB_MULTIPLE, T5Config
 from t5jax.optim import takes_curvature
 from t5jax.run import Run, StopSignal
 from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, SettingError, check_settings
@@ -84,6 +84,11 @@ class Trainer:
     """Raises ValueError for what cannot work, without compiling or reading much."""
     self.mesh.check(self.model, self.data.batch_size, self.num_microbatches)
     self.data.check()
+    # Patterns and curvature: of any vocabulary, since nothing of it matters here but a shape.
+    size = self.model.vocab_size or VOCAB_MULTIPLE * self.mesh.tensor
+    model = dataclasses.replace(self.model, vocab_size=size)
+    state = states.abstract(model, self.optimizer, self.max_grad_norm, self.mesh.make())
+    self._check_curvature(state.opt_state)
 
   def run(self, stop_at_step=None):
     """Trains until the budget is spent, going on from the newest checkpoint if there is one.
@@ -148,7 +153,6 @@ class Trainer:
     data = self.data.train_iterator(*process)
     mesh = self.mesh.make()
     abstract = states.abstract(model, self.optimizer, self.max_grad_norm, mesh)
-    self._check_curvature(abstract.opt_state)
     checkpoints = Checkpoints(path, self.checkpoints)
     if checkpoints.latest_step() is None:
       state, host = states.create(model, self.optimizer, self.max_grad_norm, mesh, self.seed), None

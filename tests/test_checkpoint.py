@@ -74,6 +74,14 @@ def test_what_is_evaluated_is_what_is_loaded(tmp_path):
     assert (got != np.asarray(trained, np.float32)).any()
 
 
+def test_states_of_another_optimizer_are_refused_in_a_line(tmp_path, mesh):
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(fresh(), {}, Position())
+    abstract = states.abstract(tiny.model(), optim.lion, 1.0, mesh)
+    with pytest.raises(ValueError, match="another optimizer or PARAM_PRECISION.*--overwrite"):
+      checkpoints.restore(abstract, Position())
+
+
 def test_another_mesh_can_go_on(tmp_path):
   state = fresh()
   with checkpoint.Checkpoints(tmp_path) as checkpoints:

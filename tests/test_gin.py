@@ -103,6 +103,29 @@ def test_objectives_combine(build, tmp_path, name, objective):
   data.task.check_lengths(data.feature_lengths)
 
 
+@pytest.mark.parametrize("setting, message", [
+    ("curvature_every=10", "Trainer.curvature_every = 10.*does not use"),
+    ("optimizer=@optim.sophia_g", "Trainer.curvature_every = None.*Sophia"),
+    ("optimizer=@optim.grouped()", "grouped.frozen = '.foo/'")])
+def test_what_only_parameters_show_is_refused_by_check(tmp_path, monkeypatch, setting, message):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "mine.gin").write_text(f"""from __gin__ import dynamic_registration
+from t5jax import optim
+from t5jax import trainer
+include "text.gin"
+trainer.Trainer.{setting}
+{'optim.grouped.optimizer = @optim.adamw' if 'grouped' in setting else ''}
+{'optim.grouped.frozen = ["^foo/"]' if 'grouped' in setting else ''}
+""")
+  text = tmp_path / "mine.txt"
+  text.write_text("Et hus.\nEn by.\n")
+  trainer, _ = config.build(
+      "t5jax.trainer.Trainer", ["mine.gin"],
+      ["MODEL_DIR=run", f"TRAIN_FILES={text}", "VOCAB_SIZE=8000", "MODEL_SIZE=tiny"])
+  with pytest.raises(ValueError, match=message):
+    trainer.check()
+
+
 def test_danish_is_the_default_mixture():
   trainer, _ = config.build("t5jax.trainer.Trainer", ["danish.gin"],
                             ["MODEL_DIR=run", "VOCAB_SIZE=8000"])

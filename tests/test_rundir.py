@@ -44,6 +44,19 @@ def test_other_settings_are_refused_or_allowed(used, new, named, capsys):
   assert (used / "config.gin").read_text() == new and saved_steps(used) == [5]
 
 
+def test_what_is_refused_later_leaves_the_old_settings(used):
+  new = OLD.replace("x = 1", "x = 2")
+  with pytest.raises(ValueError, match="refused"):
+    with rundir.claim(used, new, allow_changes=True):
+      raise ValueError("refused")
+  assert (used / "config.gin").read_text() == OLD
+  with pytest.raises(ValueError, match="later"):
+    with rundir.claim(used, new, allow_changes=True):
+      (used / "checkpoints" / "6").mkdir()
+      raise ValueError("later, with a checkpoint of these settings")
+  assert (used / "config.gin").read_text() == new
+
+
 def test_reports_may_change(used):
   with rundir.claim(used, OLD.replace("every = 5", "every = 7")):
     assert saved_steps(used) == [5]

@@ -146,7 +146,8 @@ def main(arguments=None):
     _show_states(plan, fsdp)
     _show_activations(plan, fsdp)
     _show_recommendation(fit)
-    _show_cost(plan, device, options)
+    if fit:
+      _show_cost(plan, device, options)
   except ValueError as error:
     print(f"error: {error}", file=sys.stderr)
     return 1
@@ -252,6 +253,7 @@ def _divisors(n):
 
 
 def _device(options):
+  options.device = options.device.lower()
   check_choice("--device", options.device, list(DEVICES))
   check_numbers("plan_memory", num_devices=(options.num_devices, AT_LEAST_ONE),
                 usable=(options.usable, Range(0, 1, open_low=True)),

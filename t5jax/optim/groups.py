@@ -12,6 +12,7 @@ global norm by which gradients are clipped, since clipping comes before the opti
 
 import functools
 
+import jax
 import optax
 
 from t5jax.optim.matrices import path_name, tree_map
@@ -57,7 +58,10 @@ def grouped(optimizer, frozen=(), learning_rates=None):
   def label_all(params):
     check_all_match("grouped.frozen", frozen, params)
     check_all_match("grouped.learning_rates", learning_rates, params)
-    return tree_map(label, params)
+    all_labels = tree_map(label, params)
+    if set(jax.tree.leaves(all_labels)) == {_FROZEN}:
+      raise SettingError("grouped.frozen", frozen, "patterns that leave something to train")
+    return all_labels
 
   @functools.wraps(optimizer)
   def of_learning_rate(learning_rate):

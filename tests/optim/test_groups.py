@@ -112,6 +112,11 @@ def test_impossible_settings_are_refused_by_name(frozen, factors, message):
     optim.grouped(optim.adamw, frozen, factors)
 
 
+def test_freezing_everything_is_refused():
+  with pytest.raises(ValueError, match="grouped.frozen.*something to train"):
+    jax.eval_shape(optim.grouped(optim.adamw, frozen=[".*"])(0.1).init, trees.parameters())
+
+
 def test_all_in_one_group():
   """The rest is empty, and every optimizer bears an empty tree."""
   for name in CASES:
