@@ -77,7 +77,10 @@ class Trainer:
     check_settings(self, learning_rate=POSITIVE, num_microbatches=AT_LEAST_ONE,
                    max_grad_norm=POSITIVE, z_loss=NON_NEGATIVE, curvature_every=AT_LEAST_ONE,
                    seed=NON_NEGATIVE)
-    self.optimizer(0.0)  # Raises on settings that cannot be, before anything is compiled.
+    # Raises on settings that cannot be, before anything is compiled.
+    if not hasattr(self.optimizer(0.0), "update"):
+      raise SettingError("Trainer.optimizer", getattr(self.optimizer, "__name__", self.optimizer),
+                         "a function of the learning rate: @optim.adamw, but @optim.grouped()")
     self.schedule(0.0)
 
   def check(self):

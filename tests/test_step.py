@@ -124,9 +124,9 @@ def test_bfloat16_parameters_with_accumulation_on_one_and_eight_devices(name):
 
 
 def test_bfloat16_parameters_learn_as_float32_ones():
-  """After 200 steps the loss is within 5 %, and lower than with nearest rounding."""
+  """After 200 steps the loss is within 5 %."""
   ends = {}
-  for precision in ("float32", "bfloat16_stochastic", "bfloat16_nearest"):
+  for precision in ("float32", "bfloat16_stochastic"):
     mesh, state, step = compiled_step(tiny.model(param_precision=precision), mesh=mesh_of(1))
     batches = [sharding.put_batch(tiny.batch(i), mesh) for i in range(4)]
     for i in range(200):
@@ -134,7 +134,6 @@ def test_bfloat16_parameters_learn_as_float32_ones():
         state, sums = step(state, batches[i % 4], np.float32(2e-3), jax.random.key(0))
     ends[precision] = metrics.means(jax.device_get(sums))["loss"]
   assert ends["bfloat16_stochastic"] == pytest.approx(ends["float32"], rel=0.05)
-  assert ends["bfloat16_nearest"] > ends["bfloat16_stochastic"]
 
 
 def test_curvature_is_of_labels_drawn_from_the_model():

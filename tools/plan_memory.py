@@ -28,8 +28,9 @@ from t5jax.settings import (AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, Range, Setting
 
 _GIB = 2 ** 30
 _REMATS = ("none", "minimal", "full")
-_OPTIMIZERS = (optim.adafactor, optim.adamw, optim.lion, optim.quantized(optim.adamw),
-               optim.quantized(optim.lion))
+# Those that are not here need as much as one that is: AdamW-RMS and Sophia as AdamW, and so on.
+_OPTIMIZERS = (optim.adafactor, optim.adamw, optim.quantized(optim.adamw), optim.lion,
+               optim.quantized(optim.lion), optim.muon, optim.schedule_free_adamw)
 _PRECISIONS = ("float32", "bfloat16_stochastic", "bfloat16_kahan", "bfloat16_master")
 _SENTINELS, _T5_TOKENS = 100, 32_100
 _FEW_ROWS = 8  # Of a microbatch: with fewer, matrix units idle and recomputing is the better way.
