@@ -23,16 +23,18 @@ from t5jax import config, memory, optim
 from t5jax.data.vocabulary import Vocabulary
 from t5jax.devices import DEVICES
 from t5jax.model.flops import train_step_flops
+from t5jax.optim.precision import POLICIES
 from t5jax.settings import (AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, Range, SettingError, check_choice,
                             check_numbers)
+from t5jax.tasks.corpus import NUM_SENTINELS
 
 _GIB = 2 ** 30
 _REMATS = ("none", "minimal", "full")
 # Those that are not here need as much as one that is: AdamW-RMS and Sophia as AdamW, and so on.
 _OPTIMIZERS = (optim.adafactor, optim.adamw, optim.quantized(optim.adamw), optim.lion,
                optim.quantized(optim.lion), optim.muon, optim.schedule_free_adamw)
-_PRECISIONS = ("float32", "bfloat16_stochastic", "bfloat16_kahan", "bfloat16_master")
-_SENTINELS, _T5_TOKENS = 100, 32_100
+_PRECISIONS = [policy for policy in POLICIES if policy != "bfloat16_nearest"]  # That one loses steps.
+_T5_TOKENS = 32_000 + NUM_SENTINELS
 _FEW_ROWS = 8  # Of a microbatch: with fewer, matrix units idle and recomputing is the better way.
 
 
@@ -245,7 +247,7 @@ def _sized(trainer):
   if path is not None and pathlib.Path(path).expanduser().is_file():
     return model.with_vocabulary(Vocabulary(path).size), f" for {path}"
   if size is not None:
-    return model.with_vocabulary(size + _SENTINELS), ""
+    return model.with_vocabulary(size + NUM_SENTINELS), ""
   return model.with_vocabulary(_T5_TOKENS), " (T5's own vocabulary assumed)"
 
 
