@@ -11,6 +11,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = ("--xla_force_host_platform_device_count=8 "
                            "--xla_cpu_collective_timeout_seconds=600 "
                            "--xla_cpu_collective_call_terminate_timeout_seconds=600")
+# Programs of all devices share one pool of threads. A device may wait in two collectives at a time, so
+# with a thread for each device some would find none, and all would wait for ever.
+os.environ.setdefault("PJRT_NPROC", "16")
 # NumPy's threads wait for each other: matrices as small as the tests' take seven times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -21,3 +24,5 @@ with contextlib.suppress(ImportError):
 
 _cache = pathlib.Path(tempfile.gettempdir()) / f"t5jax-test-compilations-{os.getuid()}"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_cache))
+# Small programs too: the many processes of tests/entry compile the same ones.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -77,6 +77,8 @@ def test_copies_of_the_embedding_are_accepted(config, params):
 @pytest.mark.parametrize("size", SIZES)
 def test_config_round_trip(preset, size):
   config = preset(size, vocab_size=32128, dropout_rate=0.1)
+  # How a run keeps its parameters between steps is no part of a published model.
+  config = dataclasses.replace(config, param_precision="float32")
   assert hf.config_from_hf(hf.config_to_hf(config)) == config
 
 
