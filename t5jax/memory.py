@@ -4,8 +4,8 @@
     gradients               in the parameters' dtype; with microbatches float32 sums besides
     activations             what the forward pass keeps for the backward pass: JAX's own residuals,
                             traced, so that dtypes and recomputation count as they are
-    workspace               the peak on top: softmax and gradient of the float32 logits, or, where a
-                            layer is recomputed, what that layer alone keeps
+    workspace               the peak on top: float32 logits of a chunk of tokens and their gradient, or,
+                            where a layer is recomputed, what that layer alone keeps
 
 Activations and workspace are those of one microbatch on one device. The estimate knows neither what a
 compiler fuses nor what it copies; `compiled` asks the compiler, which takes as long as it takes.
@@ -22,6 +22,8 @@ import jax.extend
 import jax.numpy as jnp
 
 from t5jax import sharding, state as states, step as steps
+from t5jax.losses import CHUNK_TOKENS
+from t5jax.model.t5 import T5
 from t5jax.optim.matrices import is_stacked
 from t5jax.optim.precision import param_dtype
 
@@ -127,7 +129,7 @@ def activation_bytes(model, mesh, feature_lengths):
   Both are linear in the rows, so that two of them, traced, give all.
   """
   local = _share_of_model(model, mesh.shape["tensor"])
-  logits = 4 * feature_lengths["targets"] * local.vocab_size
+  chunk = lambda rows: 4 * local.vocab_size * min(rows * feature_lengths["targets"], CHUNK_TOKENS)
   saved = _linear(lambda rows: _saved_bytes(local, rows, feature_lengths))
   layer = lambda rows: 0
   if model.remat != "none":
@@ -135,7 +137,7 @@ def activation_bytes(model, mesh, feature_lengths):
         dataclasses.replace(local, remat="none"), rows, feature_lengths))
     num_layers = model.num_encoder_layers + model.num_decoder_layers
     layer = lambda rows: (everything(rows) - saved(rows)) / num_layers
-  return saved, lambda rows: int(max(2 * logits * rows, layer(rows)))
+  return saved, lambda rows: int(max(2 * chunk(rows), layer(rows)))
 
 
 def compiled(model, optimizer, mesh, batch_size, feature_lengths, num_microbatches=1,
@@ -160,7 +162,8 @@ def _saved_bytes(model, rows, feature_lengths):
       states.abstract_params(model))
 
   def forward(params, batch):
-    return jax.vjp(lambda p: steps.forward(model, p, batch, 0.0)["loss"][0], params)
+    return jax.vjp(lambda p: T5(model).apply(
+        {"params": p}, batch["encoder_input_tokens"], batch["decoder_input_tokens"], method="decode"), params)
 
   jaxpr = jax.make_jaxpr(forward)(params, batch_shapes(rows, feature_lengths)).jaxpr
   results = {x for x in jaxpr.outvars if not isinstance(x, jax.extend.core.Literal)}

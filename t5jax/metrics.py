@@ -8,26 +8,19 @@ import math
 import jax
 import jax.numpy as jnp
 
-from t5jax import losses
 
-
-def token_metrics(logits, batch, z_loss):
-  """Returns the sums over one batch of what the loss is made of.
+def of_tokens(tokens, weights):
+  """Returns the weighted sums over one batch.
 
   Args:
-    logits: float32 [B, L, V].
-    batch: with decoder_target_tokens [B, L] and decoder_loss_weights [B, L].
-    z_loss: weight of the penalty on the softmax's normaliser.
+    tokens: {name: float32 [B, L]}.
+    weights: float32 [B, L].
 
   Returns:
-    {name: (sum, weight)} of float32 scalars: loss (cross entropy in nats), z_loss, accuracy.
+    {name: (sum, weight)} of float32 scalars.
   """
-  targets, weights = batch["decoder_target_tokens"], batch["decoder_loss_weights"]
-  entropy, penalty = losses.cross_entropy(logits, targets, z_loss)
-  correct = jnp.argmax(logits, axis=-1) == targets
   total = jnp.sum(weights)
-  return {name: (jnp.sum(value * weights), total)
-          for name, value in (("loss", entropy), ("z_loss", penalty), ("accuracy", correct))}
+  return {name: (jnp.sum(value * weights), total) for name, value in tokens.items()}
 
 
 def single(value):

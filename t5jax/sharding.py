@@ -68,12 +68,16 @@ class MeshConfig:
                          f"data x fsdp x tensor = {num_devices}, the number of devices")
     return dict(data=data, fsdp=self.fsdp, tensor=self.tensor)
 
-  def make(self):
-    """Returns the jax.sharding.Mesh. Its axes are Auto: constraints are hints for GSPMD."""
-    shape = self.shape()
-    return jax.make_mesh(tuple(shape.values()), tuple(shape),
-                         axis_types=(jax.sharding.AxisType.Auto,) * len(shape))
+  def make(self, devices=None):
+    """Returns the jax.sharding.Mesh. Its axes are Auto: constraints are hints for GSPMD.
 
+    Args:
+      devices: None for all there are.
+    """
+    devices = jax.devices() if devices is None else devices
+    shape = self.shape(len(devices))
+    return jax.make_mesh(tuple(shape.values()), tuple(shape), devices=devices,
+                         axis_types=(jax.sharding.AxisType.Auto,) * len(shape))
 
   def make_abstract(self, num_devices):
     """Returns the mesh of so many devices, which need not exist, for shapes alone."""
@@ -86,6 +90,17 @@ def use(mesh):
   """Within it, logical axis names in the model mean axes of `mesh`."""
   with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
     yield
+
+
+def constrain(x, axes):
+  """Asks the compiler to lay `x` out by logical axes, on the mesh of `use`; nothing without one."""
+  return nn.with_logical_constraint(x, axes)
+
+
+def num_batch_shards():
+  """How many devices of the mesh of `use` split the batch; 1 without one."""
+  shape = jax.sharding.get_abstract_mesh().shape
+  return math.prod(shape.get(axis, 1) for axis in dict(RULES)["batch"])
 
 
 def replicated(mesh):

@@ -6,23 +6,28 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from t5jax import metrics, state as states
-from t5jax.model.t5 import T5
+from t5jax import losses, metrics, state as states
+from t5jax.model.t5 import T5, head_kernel
 from t5jax.optim.precision import as_float32
 
 
 def forward(model, params, batch, z_loss, dropout_key=None, label_key=None):
-  """Runs the model on a batch; returns its metrics.token_metrics. No dropout without a key.
+  """Runs the model on a batch. No dropout without a key.
 
   With a `label_key` the targets are drawn from the model's own softmax.
+
+  Returns:
+    The sum of the losses, float32, which can be differentiated; and {name: (sum, weight)} of what it
+    is made of: loss (cross entropy in nats), z_loss, accuracy.
   """
   rngs = {} if dropout_key is None else {"dropout": dropout_key}
-  logits = T5(model, deterministic=dropout_key is None).apply(
-      {"params": params}, batch["encoder_input_tokens"], batch["decoder_input_tokens"], rngs=rngs)
-  if label_key is not None:
-    labels = jax.random.categorical(label_key, jax.lax.stop_gradient(logits))
-    batch = {**batch, "decoder_target_tokens": labels}
-  return metrics.token_metrics(logits, batch, z_loss)
+  hidden = T5(model, deterministic=dropout_key is None).apply(
+      {"params": params}, batch["encoder_input_tokens"], batch["decoder_input_tokens"], rngs=rngs,
+      method="decode")
+  weights = batch["decoder_loss_weights"]
+  total, tokens = losses.head_losses(
+      hidden, head_kernel(model, params), batch["decoder_target_tokens"], weights, z_loss, label_key)
+  return total, metrics.of_tokens(tokens, weights)
 
 
 def gradients(model, params, batch, z_loss, num_microbatches, dropout_key=None, label_key=None):
@@ -46,8 +51,8 @@ def gradients(model, params, batch, z_loss, num_microbatches, dropout_key=None, 
   total = jnp.maximum(jnp.sum(batch["decoder_loss_weights"]), 1.0)
 
   def loss(params, part, keys):
-    sums = forward(model, params, part, z_loss, *keys)
-    return (sums["loss"][0] + sums["z_loss"][0]) / total, sums
+    part_loss, sums = forward(model, params, part, z_loss, *keys)
+    return part_loss / total, sums
 
   keys = dropout_key, label_key
   gradient = jax.grad(loss, has_aux=True)
@@ -108,7 +113,7 @@ def train_step(state, batch, learning_rate, key, curvature_batch=None, *, model,
 
 def eval_step(params, batch, *, model):
   """Returns the token metrics of a batch, without dropout."""
-  return forward(model, params, batch, z_loss=0.0)
+  return forward(model, params, batch, z_loss=0.0)[1]
 
 
 def compile_train_step(layout, **settings):

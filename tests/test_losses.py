@@ -1,49 +1,85 @@
-"""The cross entropy against its definition."""
+"""The chunked cross entropy against its definition, and what it leaves in memory."""
+
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5jax import losses
+from t5jax import losses, sharding, step as steps
+from tests import tiny
 
 
-def plain(logits, targets, z_loss):
+def plain(hidden, kernel, targets, weights, z_loss):
+  """The definition, on all logits: the loss, then cross entropy and penalty of each token."""
+  logits = jnp.matmul(hidden, kernel, precision="highest").astype(jnp.float32)
   log_z = jax.nn.logsumexp(logits, axis=-1)
   label = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-  return log_z - label, z_loss * log_z ** 2
+  entropy, penalty = log_z - label, z_loss * log_z ** 2
+  return jnp.sum(weights * (entropy + penalty)), entropy, penalty
 
 
 @pytest.fixture
 def case():
-  keys = jax.random.split(jax.random.key(0), 3)
-  return (10 * jax.random.normal(keys[0], (3, 5, 50)), jax.random.randint(keys[1], (3, 5), 0, 50),
-          jax.random.uniform(keys[2], (3, 5)))
+  """hidden [4, 7, 8], kernel [8, 50], targets and weights [4, 7]."""
+  keys = jax.random.split(jax.random.key(0), 4)
+  return (3 * jax.random.normal(keys[0], (4, 7, 8)), jax.random.normal(keys[1], (8, 50)),
+          jax.random.randint(keys[2], (4, 7), 0, 50), jax.random.uniform(keys[3], (4, 7)))
 
 
+def run(function, case, z_loss):
+  """Returns the loss, its gradients by hidden, kernel and weights, and the rest of the result."""
+  def split(*case):
+    total, *rest = function(*case, z_loss)
+    return total, rest
+  (total, rest), gradients = jax.jit(
+      jax.value_and_grad(split, argnums=(0, 1, 3), has_aux=True))(*case)
+  return total, gradients, rest
+
+
+@pytest.mark.parametrize("mesh", [dict(data=1), dict(data=2, fsdp=2, tensor=2)], ids=str)
+@pytest.mark.parametrize("chunk_tokens", [5, 14, 512])
 @pytest.mark.parametrize("z_loss", [0.0, 1e-2])
-def test_values_and_gradients(case, z_loss):
-  logits, targets, weights = case
-
-  def total(function, logits):
-    return sum(jnp.sum(part * weights) for part in function(logits, targets, z_loss))
-
-  for ours, theirs in zip(losses.cross_entropy(logits, targets, z_loss), plain(logits, targets, z_loss)):
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)
-  np.testing.assert_allclose(jax.grad(lambda x: total(losses.cross_entropy, x))(logits),
-                             jax.grad(lambda x: total(plain, x))(logits), rtol=1e-5, atol=1e-6)
+def test_values_and_gradients(case, z_loss, chunk_tokens, mesh, monkeypatch):
+  monkeypatch.setattr(losses, "CHUNK_TOKENS", chunk_tokens)
+  expected, expected_gradients, expected_tokens = run(plain, case, z_loss)
+  config = sharding.MeshConfig(**mesh)
+  num_devices = config.data * config.fsdp * config.tensor
+  with sharding.use(config.make(jax.devices()[:num_devices])):
+    value, gradients, (tokens,) = run(losses.head_losses, case, z_loss)
+    without_gradient = jax.jit(lambda *case: losses.head_losses(*case, z_loss))(*case)
+  np.testing.assert_allclose(value, expected, rtol=1e-5)
+  np.testing.assert_allclose(without_gradient[0], expected, rtol=1e-5)
+  for ours, theirs in zip((*gradients, tokens["loss"], tokens["z_loss"]),
+                          (*expected_gradients, *expected_tokens)):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+  for name in tokens:
+    np.testing.assert_allclose(without_gradient[1][name], tokens[name], rtol=1e-6)
 
 
 def test_extreme_logits_stay_finite():
-  logits = jnp.array([[[1e4, -1e4, 0.0]]])
-  entropy, penalty = losses.cross_entropy(logits, jnp.array([[1]]), 1e-4)
-  assert float(entropy[0, 0]) == 2e4 and np.isfinite(penalty).all()
-  gradient = jax.grad(lambda x: losses.cross_entropy(x, jnp.array([[1]]))[0].sum())(logits)
-  np.testing.assert_allclose(gradient[0, 0], [1.0, -1.0, 0.0], atol=1e-6)
+  hidden, kernel = jnp.array([[[1.0]]]), jnp.array([[1e4, -1e4, 0.0]])
+  function = lambda kernel: losses.head_losses(hidden, kernel, jnp.array([[1]]), jnp.ones((1, 1)), 1e-4)
+  (_, tokens), gradient = jax.value_and_grad(function, has_aux=True)(kernel)
+  assert float(tokens["loss"][0, 0]) == 2e4 and np.isfinite(tokens["z_loss"]).all()
+  # The penalty's part is 1e-4 * 2 * log_z = 2.
+  np.testing.assert_allclose(gradient[0], [3.0, -1.0, 0.0], atol=1e-5)
 
 
-def test_no_copy_of_the_logits_is_saved_for_the_backward_pass():
-  logits = jnp.zeros((2, 8, 1000))
-  _, backward = jax.vjp(lambda x: losses.cross_entropy(x, jnp.zeros((2, 8), jnp.int32)), logits)
-  saved = [x for x in jax.tree.leaves(backward) if hasattr(x, "size") and x.size >= logits.size]
-  assert len(saved) <= 1
+def test_the_parts_have_no_gradient(case):
+  gradient = jax.grad(lambda hidden: jnp.sum(losses.head_losses(hidden, *case[1:])[1]["loss"]))(case[0])
+  assert not gradient.any()
+
+
+def test_no_array_of_a_step_holds_more_logits_than_a_chunk(monkeypatch):
+  """Neither logits nor a one-hot of the vocabulary: of all arrays with a dim of the vocabulary, the
+  compiled program has only the parameters' shapes and a chunk's."""
+  monkeypatch.setattr(losses, "CHUNK_TOKENS", 32)
+  model, vocab = tiny.model(vocab_size=1000), 1000
+  params, batch = tiny.parameters(model), tiny.batch(vocab_size=1000)
+  compiled = jax.jit(lambda params, batch: steps.gradients(model, params, batch, 1e-4, 1)).lower(
+      params, batch).compile()
+  shapes = {tuple(map(int, dims.split(","))) for dims in re.findall(r"\[([\d,]+)\]", compiled.as_text())}
+  rows = {np.prod(shape) // vocab for shape in shapes if vocab in shape}
+  assert max(rows) == model.emb_dim and 32 in rows

@@ -91,9 +91,7 @@ OPTIMIZERS = {**{name: getattr(optim, name) for name in (
 
 
 def mesh_of(num_devices):
-  return jax.make_mesh((num_devices, 1, 1), ("data", "fsdp", "tensor"),
-                       devices=jax.devices()[:num_devices],
-                       axis_types=(jax.sharding.AxisType.Auto,) * 3)
+  return sharding.MeshConfig().make(jax.devices()[:num_devices])
 
 
 @functools.lru_cache

@@ -147,9 +147,12 @@ class T5(nn.Module):
 
   def __call__(self, encoder_input_tokens, decoder_input_tokens):
     """Integer ids [B, M] and [B, L] -> float32 logits [B, L, V]. Id 0 in the encoder is padding."""
+    return self._logits(self.decode(encoder_input_tokens, decoder_input_tokens))
+
+  def decode(self, encoder_input_tokens, decoder_input_tokens):
+    """Integer ids [B, M] and [B, L] -> [B, L, D], from which the head makes logits."""
     encoded, padding_bias = self.encode(encoder_input_tokens)
-    hidden = self.decoder(self._embed(decoder_input_tokens), encoded, padding_bias)
-    return self._logits(hidden)
+    return self.decoder(self._embed(decoder_input_tokens), encoded, padding_bias)
 
   def encode(self, encoder_input_tokens):
     """Returns the encoder's output [B, M, D] and the bias [B, 1, 1, M] that hides padding."""
@@ -167,6 +170,13 @@ class T5(nn.Module):
   def _logits(self, hidden):
     head = self.token_embedder.attend if self.config.logits_via_embedding else self.logits_dense
     return nn.with_logical_constraint(head(hidden), ("batch", "length", "vocab"))
+
+
+def head_kernel(config, params):
+  """The head's [D, V] among the parameters of a T5: its own, or the embedding's."""
+  if config.logits_via_embedding:
+    return params["token_embedder"]["embedding"].T
+  return params["logits_dense"]["kernel"]
 
 
 class Head(nn.Module):
