@@ -21,8 +21,9 @@ def main(argv=None):
       print(f"Note: no gap <extra_id_0> in {text!r}.", file=sys.stderr)
   import pathlib
   import jax
-  from t5jax import checkpoint, decoding
+  from t5jax import checkpoint, compilation, decoding
   from t5jax.data.vocabulary import Vocabulary
+  compilation.keep_programs()
   try:
     step, model, params = checkpoint.load_params(arguments.model_dir, arguments.step)
     folder = pathlib.Path(arguments.model_dir).expanduser()

@@ -70,8 +70,10 @@ def main(argv=None):
   """Runs the command; returns its exit status."""
   arguments, bindings = parse_arguments(argv)
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-  from t5jax import config, rundir  # JAX takes seconds to load: not before the flags are right.
+  # JAX takes seconds to load: not before the flags are right.
+  from t5jax import compilation, config, rundir
   from t5jax.hooks import TrainingDiverged
+  compilation.keep_programs()
   try:
     trainer, resolved = config.build("t5jax.trainer.Trainer", arguments.gin_file, bindings)
     if arguments.print_schedule is not None:
