@@ -140,9 +140,15 @@ def activation_bytes(model, mesh, feature_lengths):
   return saved, lambda rows: int(max(2 * chunk(rows), layer(rows)))
 
 
-def compiled(model, optimizer, mesh, batch_size, feature_lengths, num_microbatches=1,
-             max_grad_norm=None, z_loss=0.0):
-  """Compiles the train step for the devices of `mesh`, and returns its Compiled memory."""
+def compiled(*arguments, **options):
+  """Returns the Compiled memory of a step; see compile_step."""
+  analysis = compile_step(*arguments, **options).memory_analysis()
+  return Compiled(analysis.argument_size_in_bytes, analysis.temp_size_in_bytes)
+
+
+def compile_step(model, optimizer, mesh, batch_size, feature_lengths, num_microbatches=1,
+                 max_grad_norm=None, z_loss=0.0):
+  """Compiles the train step for the devices of `mesh`, and returns the jax.stages.Compiled."""
   state = states.abstract(model, optimizer, max_grad_norm, mesh)
   step = steps.compile_train_step(
       jax.tree.map(lambda x: x.sharding, state), model=model, optimizer=optimizer, z_loss=z_loss,
@@ -151,8 +157,7 @@ def compiled(model, optimizer, mesh, batch_size, feature_lengths, num_microbatch
            for name, x in batch_shapes(batch_size, feature_lengths).items()}
   rate, key = jax.ShapeDtypeStruct((), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
   with sharding.use(mesh):
-    analysis = step.lower(state, batch, rate, key).compile().memory_analysis()
-  return Compiled(analysis.argument_size_in_bytes, analysis.temp_size_in_bytes)
+    return step.lower(state, batch, rate, key).compile()
 
 
 def _saved_bytes(model, rows, feature_lengths):

@@ -1,10 +1,20 @@
 """The building blocks of a T5 layer. Shapes: B batch, L length, D emb_dim, F mlp_dim, V vocab."""
 
+import math
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "linear": lambda x: x}
+
+
+def recomputed(function):
+  """Has the backward pass keep only what `function` is given, and compute the rest again.
+
+  For elementwise functions: cheaper than writing each of their steps to memory and reading it back.
+  """
+  return jax.checkpoint(function, prevent_cse=False)
 
 
 def normal(std):
@@ -48,9 +58,13 @@ class RMSNorm(nn.Module):
   def __call__(self, x):
     init = nn.initializers.constant(self.initial_scale)
     scale = param(self, "scale", init, (x.shape[-1],), ("embed",))
-    x32 = x.astype(jnp.float32)
-    inverse_rms = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.epsilon)
-    return (x32 * inverse_rms * scale).astype(x.dtype)
+
+    def normalise(x, scale):
+      x32 = x.astype(jnp.float32)
+      inverse_rms = jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.epsilon)
+      return (x32 * inverse_rms * scale).astype(x.dtype)
+
+    return recomputed(normalise)(x, scale)
 
 
 class Dropout(nn.Module):
@@ -77,11 +91,13 @@ class MLP(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    hidden = 1
-    for i, activation in enumerate(self.activations):
-      name = "wi" if len(self.activations) == 1 else f"wi_{i}"
-      branch = Dense(self.mlp_dim, ("embed", "mlp"), name=name)(x)
-      hidden = hidden * ACTIVATIONS[activation](branch)
+    names = ["wi"] if len(self.activations) == 1 else [f"wi_{i}" for i in range(len(self.activations))]
+    branches = [Dense(self.mlp_dim, ("embed", "mlp"), name=name)(x) for name in names]
+
+    def activate(*branches):
+      return math.prod(ACTIVATIONS[name](x) for name, x in zip(self.activations, branches))
+
+    hidden = recomputed(activate)(*branches)
     hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
     hidden = Dropout(self.dropout_rate, self.deterministic)(hidden)
     return Dense(x.shape[-1], ("mlp", "embed"), name="wo")(hidden)

@@ -1,0 +1,62 @@
+"""Counting the operations of compiled programs, and what a train step really computes."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from t5jax import compiled, memory, optim, sharding
+from t5jax.model import flops
+from tests import tiny
+
+LENGTHS = {"inputs": 512, "targets": 114}
+
+
+def text_of(function, *arguments):
+  return jax.jit(function).lower(*arguments).compile().as_text()
+
+
+def test_matmuls_are_counted_as_often_as_they_run():
+  x, w = jnp.ones((4, 8)), jnp.ones((3, 8, 8))
+  once = 2 * 4 * 8 * 8
+  assert compiled.matmul_flops(text_of(jnp.matmul, x, w[0])) == once
+  by_heads = lambda x, y: jnp.einsum("BLHK,BMHK->BHLM", x, y)
+  q = jnp.ones((2, 4, 3, 5))
+  assert compiled.matmul_flops(text_of(by_heads, q, q)) == 2 * 2 * 3 * 4 * 4 * 5
+
+  def scanned(x, w):
+    return jnp.sum(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0])
+
+  # Forward, and backward by x and w.
+  assert compiled.matmul_flops(text_of(jax.grad(scanned, argnums=(0, 1)), x, w)) == 3 * 3 * once
+
+
+def test_loops_without_a_fixed_number_of_rounds_are_refused():
+  loop = lambda x, n: jax.lax.fori_loop(0, n, lambda _, x: x @ x, x)
+  with pytest.raises(ValueError, match="no fixed number of rounds"):
+    compiled.matmul_flops(text_of(loop, jnp.ones((4, 4)), 3))
+
+
+@pytest.fixture(scope="module")
+def program():
+  """T5 v1.1 of small's shape with two layers a stack, batch 8 at 512/114, as compiled: (model, text)."""
+  model = tiny.model(num_encoder_layers=2, num_decoder_layers=2, vocab_size=32_128, emb_dim=512,
+                     mlp_dim=1024, num_heads=6, head_dim=64)
+  mesh = sharding.MeshConfig().make(jax.devices()[:1])
+  return model, memory.compile_step(model, optim.adamw_rms, mesh, 8, LENGTHS).as_text()
+
+
+def test_a_step_computes_little_besides_the_models_own_work(program):
+  model, text = program
+  own = flops.train_step_flops(model, 8, LENGTHS["inputs"], LENGTHS["targets"])
+  assert own / compiled.matmul_flops(text) > 0.97
+
+
+def test_no_array_of_a_step_holds_more_logits_than_a_chunk(program):
+  """Nor a one-hot of the vocabulary: of all arrays with its dim there are only the parameters' shapes and
+  a chunk's, which is half of the 912 target tokens."""
+  model, text = program
+  sizes = {math.prod(shape) // model.vocab_size for shape in compiled.shapes(text)
+           if model.vocab_size in shape}
+  assert sorted(size for size in sizes if size > 1) == [456, model.emb_dim]
