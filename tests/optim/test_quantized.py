@@ -166,7 +166,8 @@ def test_second_moments_are_never_negative_and_positive_ones_never_zero():
   assert codes.dtype == jnp.uint8 and (codes > 0).all()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [
+    name if name == "adamw" else pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS])
 def test_five_hundred_steps_without_gradient_change_nothing(name):
   params, _ = params_and_gradients()
   transformation = optim.quantized(OPTIMIZERS[name])(1e-2)
