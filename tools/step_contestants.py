@@ -1,8 +1,8 @@
 """The train steps that benchmark.py times: t5jax's of a run, and transformers' T5 in PyTorch.
 
 A contestant is a class with `prepare() -> seconds` (compile, first step), `steps(n) -> seconds`,
-`matmul_flops() -> FLOP/s` of its library's best large matmul, and `peak_bytes()`. Each lives in a process of its own,
-so that neither library's threads or memory are in the other's way.
+`matmul_flops() -> FLOP/s` of its library's best large matmul, and `peak_bytes()`. Each lives in a
+process of its own, so that neither library's threads or memory are in the other's way.
 """
 
 import dataclasses
@@ -208,8 +208,8 @@ def _torch_model(config):
 
   from t5jax.convert import hf
 
-  values = hf.config_to_hf(config)
-  network = transformers.T5ForConditionalGeneration(transformers.T5Config(**values, use_cache=False))
+  values = hf.config_to_hf(config) | dict(use_cache=False)
+  network = transformers.T5ForConditionalGeneration(transformers.T5Config(**values))
   network.config.dropout_rate = config.dropout_rate
   for module in network.modules():
     if isinstance(module, torch.nn.Dropout):
