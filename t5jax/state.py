@@ -61,13 +61,18 @@ def abstract_params(model):
 @functools.lru_cache
 def _abstract_boxed(model):
   tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-  return jax.eval_shape(T5(model).init, jax.random.key(0), tokens, tokens)["params"]
+  return jax.eval_shape(_module(model).init, jax.random.key(0), tokens, tokens)["params"]
+
+
+def _module(model):
+  """The T5 that makes parameters: none depend on how attention is computed, or where it can be."""
+  return T5(dataclasses.replace(model, attention="xla"))
 
 
 def initialise(model, optimizer, max_grad_norm, key):
   """A fresh TrainState whose parameters are still boxed with their logical axes."""
   tokens = jnp.ones((1, 8), jnp.int32)
-  boxed = T5(model).init(key, tokens, tokens)["params"]
+  boxed = _module(model).init(key, tokens, tokens)["params"]
   return _with_optimizer(boxed, model, optimizer, max_grad_norm)
 
 
@@ -84,7 +89,8 @@ def abstract(model, optimizer, max_grad_norm, mesh):
   out like the parameter, as far as its dims allow; every other leaf is replicated.
   """
   # Numerics do not matter to shapes: one trace of the model serves all.
-  shapes = dataclasses.replace(model, dtype="float32", remat="none", param_precision="float32")
+  shapes = dataclasses.replace(model, dtype="float32", remat="none", attention="xla",
+                               param_precision="float32")
   state = jax.eval_shape(
       lambda boxed: _with_optimizer(boxed, model, optimizer, max_grad_norm), _abstract_boxed(shapes))
   shardings = jax.tree_util.tree_leaves_with_path(sharding.of_parameters(state.params, mesh))

@@ -18,7 +18,8 @@ def forward(model, params, batch, z_loss, dropout_key=None, label_key=None):
   """
   rngs = {} if dropout_key is None else {"dropout": dropout_key}
   logits = T5(model, deterministic=dropout_key is None).apply(
-      {"params": params}, batch["encoder_input_tokens"], batch["decoder_input_tokens"], rngs=rngs)
+      {"params": params}, batch["encoder_input_tokens"], batch["decoder_input_tokens"],
+      batch.get("encoder_segment_ids"), batch.get("decoder_segment_ids"), rngs=rngs)
   if label_key is not None:
     labels = jax.random.categorical(label_key, jax.lax.stop_gradient(logits))
     batch = {**batch, "decoder_target_tokens": labels}

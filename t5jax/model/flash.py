@@ -102,7 +102,7 @@ def _flash_backward(static, residuals, d_out):
   delta = jnp.sum(out.astype(jnp.float32) * d_out, axis=-1, keepdims=True)
   d_query, d_values = _launch(
       _query_kernel, static, values, (query, _column(query_segments), d_out, lse, delta),
-      (key, value, _row(key_segments)), (query, "values"))
+      (key, value, _row(key_segments)), (query, None))
   d_key, d_value = _launch(
       _key_kernel, static, values, (key, value, _column(key_segments)),
       (query, d_out, _row(query_segments), lse.swapaxes(2, 3), delta.swapaxes(2, 3)), (key, value))
@@ -129,7 +129,7 @@ def _launch(kernel, static, values, own, whole, outputs):
     values: float32 [H, S].
     own: arrays [B, H or 1, rows, any]; a program is given its block of the rows.
     whole: arrays [B, H or 1, any, any]; a program is given all of its example and head.
-    outputs: for each, an array or shape like those of `own`, or "values" for the gradient of `values`.
+    outputs: for each, an array or shape like those of `own`, or None for the gradient of `values`.
 
   Returns:
     A list of arrays, one for each of `outputs`.
@@ -143,28 +143,27 @@ def _launch(kernel, static, values, own, whole, outputs):
 def _call(kernel, static, outputs, num_own, platform, values, *operands):
   own, whole = operands[:num_own], operands[num_own:]
   is_backward = kernel is not _forward_kernel
-  block = min(static.block, _GPU_BACKWARD_BLOCK) if platform == "gpu" and is_backward else static.block
+  is_gpu = platform == "gpu"
+  block = min(static.block, _GPU_BACKWARD_BLOCK) if is_gpu and is_backward else static.block
   (batch, num_heads, rows, head_dim), other_rows = own[0].shape, whole[0].shape[2]
   queries, keys = (other_rows, rows) if kernel is _key_kernel else (rows, other_rows)
   static = dataclasses.replace(static, block=block, num_query_blocks=queries // block)
   by_block = jax.ShapeDtypeStruct(
       (batch, num_heads, rows // block, 1, pl.next_power_of_2(values.shape[1])), jnp.float32)
-  shapes = [by_block if isinstance(x, str) else jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
+  shapes = [by_block if x is None else jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
   tables = values[:, None], *_tables(static, keys // block)
   memory = dict(memory_space=pltpu.SMEM) if platform == "tpu" else {}
-  small = head_dim <= 64 and own[0].dtype.itemsize == 2
-
-  def body(values, limits, spans, *refs):
-    kernel(static, (values, limits, spans), *refs)
-
+  # As many warps as keep the tiles in registers, as few stages as keep the operands in shared memory.
+  gpu = pltriton.CompilerParams(
+      num_warps=4 if is_backward and head_dim <= 64 else 8,
+      num_stages=2 if head_dim <= 64 and own[0].dtype.itemsize == 2 else 1)
   results = pl.pallas_call(
-      body, grid=(rows // block, num_heads, batch), out_shape=shapes,
+      functools.partial(kernel, static), grid=(rows // block, num_heads, batch), out_shape=shapes,
       in_specs=[pl.BlockSpec((None, 1, values.shape[1]), lambda i, h, b: (h, 0, 0), **memory),
                 pl.BlockSpec(**memory), pl.BlockSpec(**memory),
                 *(_spec(x.shape, block) for x in own), *(_spec(x.shape) for x in whole)],
       out_specs=[_spec(x.shape, block) for x in shapes], interpret=platform == "cpu",
-      compiler_params=pltriton.CompilerParams(num_warps=4 if small else 8, num_stages=2 if small else 1)
-      if platform == "gpu" else None)(*tables, *own, *whole)
+      compiler_params=gpu if is_gpu else None)(*tables, *own, *whole)
   return [x.sum((0, 2, 3))[:, :values.shape[1]] if x.ndim == 5 else x for x in results]
 
 
@@ -224,7 +223,8 @@ def _num_visible_blocks(static, i, keys):
   return jnp.minimum(i + 1, num_blocks) if static.causal else num_blocks
 
 
-def _forward_kernel(static, tables, query, query_segments, key, value, key_segments, out, lse):
+def _forward_kernel(static, values, limits, spans, query, query_segments, key, value, key_segments,
+                    out, lse):
   """Attention of one block of queries, and the logarithm of its softmax's denominator."""
   i = pl.program_id(0)
   own_query, own_segments = query[...], query_segments[...]
@@ -232,7 +232,7 @@ def _forward_kernel(static, tables, query, query_segments, key, value, key_segme
   def add_keys(j, carry):
     total, denominator, largest = carry
     keys = pl.ds(j * static.block, static.block)
-    scores, seen, _ = _tile(static, tables, i, j, own_query, key[keys, :],
+    scores, seen, _ = _tile(static, (values, limits, spans), i, j, own_query, key[keys, :],
                             own_segments, key_segments[:, keys])
     scores = jnp.where(seen, scores, _LOWEST)
     new_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
@@ -251,13 +251,13 @@ def _forward_kernel(static, tables, query, query_segments, key, value, key_segme
   lse[...] = largest + jnp.log(denominator)
 
 
-def _query_kernel(static, tables, query, query_segments, d_out, lse, delta, key, value, key_segments,
-                  d_query, d_values):
+def _query_kernel(static, values, limits, spans, query, query_segments, d_out, lse, delta, key, value,
+                  key_segments, d_query, d_values):
   """Gradients of one block of queries, and what it adds to that of the bias."""
   i = pl.program_id(0)
-  limits = tables[1]
-  own = query[...], query_segments[...], d_out[...], lse[...], delta[...]
-  own_query, own_segments, own_d_out, own_lse, own_delta = own
+  tables = values, limits, spans
+  own_query, own_segments = query[...], query_segments[...]
+  own_d_out, own_lse, own_delta = d_out[...], lse[...], delta[...]
   steps = jax.lax.broadcasted_iota(jnp.int32, d_values.shape, 1)
 
   def add_keys(j, carry):
@@ -281,15 +281,15 @@ def _query_kernel(static, tables, query, query_segments, d_out, lse, delta, key,
   d_values[...] = sums
 
 
-def _key_kernel(static, tables, key, value, key_segments, query, d_out, query_segments, lse, delta,
-                d_key, d_value):
+def _key_kernel(static, values, limits, spans, key, value, key_segments, query, d_out, query_segments,
+                lse, delta, d_key, d_value):
   """Gradients of one block of keys and values. Tiles are transposed: a row for each key."""
   j = pl.program_id(0)
   own_key, own_value, own_segments = key[...], value[...], key_segments[...]
 
   def add_queries(i, carry):
     queries = pl.ds(i * static.block, static.block)
-    scores, seen, _ = _tile(static, tables, i, j, own_key, query[queries, :],
+    scores, seen, _ = _tile(static, (values, limits, spans), i, j, own_key, query[queries, :],
                             own_segments, query_segments[:, queries], rows_are_keys=True)
     weights = jnp.where(seen, jnp.exp(scores - lse[:, queries]), 0.0)
     d_weights = _matmul(own_value, d_out[queries, :], _ROWS_BY_ROWS)
