@@ -168,8 +168,12 @@ def _call(kernel, static, outputs, num_own, platform, values, *operands):
 
 
 def _tables(static, num_key_blocks):
-  """Returns int32 (limits [S + 1], step s is limits[s] <= offset < limits[s + 1]; spans [2, diagonals],
-  the first and last step that the tiles of each diagonal meet, from the last queries and first keys on)."""
+  """What the kernels know of the steps, as int32 arrays.
+
+  Returns:
+    (limits [S + 1]: step s is limits[s] <= offset < limits[s + 1]; spans [2, diagonals]: the first and the
+    last step that the tiles of a diagonal meet, from that of the last queries and the first keys on).
+  """
   limits = np.array([-_FAR, *static.starts, _FAR], np.int32)
   middle = static.block * np.arange(1 - static.num_query_blocks, num_key_blocks)
   ends = middle + (static.block - 1) * np.array([[-1], [1]])
