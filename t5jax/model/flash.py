@@ -31,14 +31,7 @@ _FAR = 2 ** 30  # Beyond every offset.
 
 @dataclasses.dataclass(frozen=True)
 class _Static:
-  """What a kernel is compiled for.
-
-  Attributes:
-    causal: queries see no later keys.
-    starts: where the steps of the bias begin, but for the first.
-    block: T.
-    num_query_blocks: L / T.
-  """
+  """What a kernel is compiled for: flash_attention's settings, block is T, num_query_blocks L / T."""
 
   causal: bool
   starts: tuple[int, ...]
@@ -91,9 +84,9 @@ def _flash(static, *operands):
 
 
 def _flash_forward(static, query, key, value, query_segments, key_segments, values):
-  lse = jax.ShapeDtypeStruct((*query.shape[:3], 1), jnp.float32)
-  out, lse = _launch(_forward_kernel, static, values, (query, _column(query_segments)),
-                     (key, value, _row(key_segments)), (query, lse))
+  column = jax.ShapeDtypeStruct((*query.shape[:3], 1), jnp.float32)
+  out, lse = _launch(_forward_kernel, static, values, (query, query_segments[:, None, :, None]),
+                     (key, value, key_segments[:, None, None]), (query, column))
   return out, (query, key, value, query_segments, key_segments, values, out, lse)
 
 
@@ -101,23 +94,16 @@ def _flash_backward(static, residuals, d_out):
   query, key, value, query_segments, key_segments, values, out, lse = residuals
   delta = jnp.sum(out.astype(jnp.float32) * d_out, axis=-1, keepdims=True)
   d_query, d_values = _launch(
-      _query_kernel, static, values, (query, _column(query_segments), d_out, lse, delta),
-      (key, value, _row(key_segments)), (query, None))
+      _query_kernel, static, values, (query, query_segments[:, None, :, None], d_out, lse, delta),
+      (key, value, key_segments[:, None, None]), (query, None))
   d_key, d_value = _launch(
-      _key_kernel, static, values, (key, value, _column(key_segments)),
-      (query, d_out, _row(query_segments), lse.swapaxes(2, 3), delta.swapaxes(2, 3)), (key, value))
+      _key_kernel, static, values, (key, value, key_segments[:, None, :, None]),
+      (query, d_out, query_segments[:, None, None], *(x.swapaxes(2, 3) for x in (lse, delta))),
+      (key, value))
   return d_query, d_key, d_value, None, None, d_values
 
 
 _flash.defvjp(_flash_forward, _flash_backward)
-
-
-def _column(segments):
-  return segments[:, None, :, None]
-
-
-def _row(segments):
-  return segments[:, None, None, :]
 
 
 def _launch(kernel, static, values, own, whole, outputs):
@@ -154,9 +140,8 @@ def _call(kernel, static, outputs, num_own, platform, values, *operands):
   tables = values[:, None], *_tables(static, keys // block)
   memory = dict(memory_space=pltpu.SMEM) if platform == "tpu" else {}
   # As many warps as keep the tiles in registers, as few stages as keep the operands in shared memory.
-  gpu = pltriton.CompilerParams(
-      num_warps=4 if is_backward and head_dim <= 64 else 8,
-      num_stages=2 if head_dim <= 64 and own[0].dtype.itemsize == 2 else 1)
+  small = head_dim <= 64 and own[0].dtype.itemsize == 2
+  gpu = pltriton.CompilerParams(num_warps=4 if small and is_backward else 8, num_stages=2 if small else 1)
   results = pl.pallas_call(
       functools.partial(kernel, static), grid=(rows // block, num_heads, batch), out_shape=shapes,
       in_specs=[pl.BlockSpec((None, 1, values.shape[1]), lambda i, h, b: (h, 0, 0), **memory),

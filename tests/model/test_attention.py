@@ -99,7 +99,8 @@ def test_padding_is_hidden_by_every_implementation():
   batch["encoder_input_tokens"][1, 7:] = 0
   tokens = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
   params = {"params": tiny.parameters(tiny.model())}
-  xla, pallas = (jax.jit(T5(tiny.model(attention=name)).apply)(params, *tokens) for name in IMPLEMENTATIONS)
+  xla, pallas = (jax.jit(T5(tiny.model(attention=name)).apply)(params, *tokens)
+                 for name in IMPLEMENTATIONS)
   np.testing.assert_allclose(pallas, xla, atol=1e-5)
 
 

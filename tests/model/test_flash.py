@@ -78,7 +78,8 @@ def test_values_and_gradients_equal_xlas(case, small_blocks):
     d_out = d_out * (settings["query_segments"] != 0)[:, :, None, None]
   if ends[1]:
     settings["key_segments"] = segments(key_length, ends[1])
-  run = functools.partial(results, arrays=arrays, starts=starts if has_bias else None, d_out=d_out, **settings)
+  run = functools.partial(results, arrays=arrays, starts=starts if has_bias else None, d_out=d_out,
+                          **settings)
   ours, theirs = run("pallas"), run("xla")
   seen = np.ones(d_out.shape, bool) if not ends[0] else settings["query_segments"][:, :, None, None] != 0
   np.testing.assert_allclose(ours[0] * seen, theirs[0] * seen, atol=1e-5 * np.abs(theirs[0]).max())
