@@ -24,10 +24,10 @@ def greedy(params, encoder_input_tokens, *, model, max_length):
     int32 [B, max_length]: tokens, the end-of-sequence id included, then 0.
   """
   t5 = T5(model, cache_length=max_length)
-  encoded, padding_bias = t5.apply({"params": params}, encoder_input_tokens, method="encode")
+  encoded, segments = t5.apply({"params": params}, encoder_input_tokens, method="encode")
 
   def decode(cache, token, position):
-    logits, updated = t5.apply({"params": params, **cache}, encoded, padding_bias, token, position,
+    logits, updated = t5.apply({"params": params, **cache}, encoded, segments, token, position,
                                method="decode_token", mutable=["cache"])
     return updated, jnp.argmax(logits, axis=-1).astype(jnp.int32)
 

@@ -102,7 +102,8 @@ def estimate(model, optimizer, mesh, batch_size, feature_lengths, num_microbatch
     native_bfloat16: False for a CPU.
   """
   if not native_bfloat16:
-    model = dataclasses.replace(model, dtype="float32")
+    attention = "xla" if model.attention == "cudnn" else model.attention
+    model = dataclasses.replace(model, dtype="float32", attention=attention)
   rows = batch_size / (mesh.shape["data"] * mesh.shape["fsdp"] * num_microbatches)
   fixed = state_bytes(model, optimizer, mesh, num_microbatches, native_bfloat16)
   activations, workspace = activation_bytes(model, mesh, feature_lengths)
@@ -162,6 +163,8 @@ def compile_step(model, optimizer, mesh, batch_size, feature_lengths, num_microb
 
 def _saved_bytes(model, rows, feature_lengths):
   """Bytes of the results, other than parameters and batch, that the backward pass uses."""
+  if model.attention == "cudnn":  # Cannot be traced where there is no GPU. What it saves is the same.
+    model = dataclasses.replace(model, attention="pallas")
   params = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, param_dtype(model.param_precision)),
       states.abstract_params(model))

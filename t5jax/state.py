@@ -55,7 +55,7 @@ def transformation(model, optimizer, learning_rate, max_grad_norm=None):
 
 def abstract_params(model):
   """Returns the parameters of a T5Config in float32, as a nested dict of ShapeDtypeStructs."""
-  return sharding.unbox(_abstract_boxed(model))
+  return sharding.unbox(_abstract_boxed(_for_shapes(model)))
 
 
 @functools.lru_cache
@@ -72,8 +72,8 @@ def initialise(model, key):
 
 def _for_shapes(model):
   """The config without what changes no parameter: all that it leaves the same share one program."""
-  return dataclasses.replace(model, dtype="float32", remat="none", dropout_rate=0.0,
-                             param_precision="float32")
+  return dataclasses.replace(model, dtype="float32", remat="none", attention="xla",
+                             dropout_rate=0.0, param_precision="float32")
 
 
 def _cast(boxed, model):

@@ -22,8 +22,8 @@ def forward(model, params, batch, z_loss, dropout_key=None, label_key=None):
   """
   rngs = {} if dropout_key is None else {"dropout": dropout_key}
   hidden = T5(model, deterministic=dropout_key is None).apply(
-      {"params": params}, batch["encoder_input_tokens"], batch["decoder_input_tokens"], rngs=rngs,
-      method="decode")
+      {"params": params}, batch["encoder_input_tokens"], batch["decoder_input_tokens"],
+      batch.get("encoder_segment_ids"), batch.get("decoder_segment_ids"), rngs=rngs, method="decode")
   weights = batch["decoder_loss_weights"]
   total, tokens = losses.head_losses(
       hidden, head_kernel(model, params), batch["decoder_target_tokens"], weights, z_loss, label_key)

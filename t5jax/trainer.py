@@ -11,6 +11,7 @@ from t5jax import rundir, sharding, state as states, step as steps
 from t5jax.budget import Budget, Spent
 from t5jax.checkpoint import CheckpointConfig, Checkpoints, write_model_config
 from t5jax.hooks import is_due
+from t5jax.model.attend import check_machine
 from t5jax.model.config import VOCAB_MULTIPLE, T5Config
 from t5jax.optim import takes_curvature
 from t5jax.run import Run, StopSignal
@@ -86,6 +87,7 @@ class Trainer:
   def check(self):
     """Raises ValueError for what cannot work, without compiling or reading much."""
     self.mesh.check(self.model, self.data.batch_size, self.num_microbatches)
+    check_machine(self.model.attention, *self.data.feature_lengths.values())
     self.data.check()
     # Patterns and curvature: of any vocabulary, since nothing of it matters here but a shape.
     size = self.model.vocab_size or VOCAB_MULTIPLE * self.mesh.tensor

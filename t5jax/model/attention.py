@@ -1,19 +1,18 @@
 """Multi-head attention with T5's relative position bias, and the key/value cache for decoding.
 
-Shapes: B batch, L queries, M keys, D emb_dim, H heads, K head_dim.
-T5 does not divide the scores by sqrt(K): the initialisation of the query kernel does it.
+Shapes: B batch, L queries, M keys, D emb_dim, H heads, K head_dim, S steps of the bias.
 """
 
 import functools
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from t5jax.model import layers
-
-MASKED = -1e10  # Added to scores that must not be seen; exp of it is 0 in float32.
+from t5jax.model.attend import attend
 
 
 @functools.lru_cache
@@ -37,8 +36,58 @@ def bucket_table(bidirectional, num_buckets, max_distance):
   return back, ahead
 
 
+@functools.lru_cache
+def offset_steps(bidirectional, num_buckets, max_distance):
+  """Returns the intervals of the offset (key minus query position) that share a bucket.
+
+  Returns:
+    (starts of all but the first, a tuple of ascending ints; the bucket of each, an int32 array).
+  """
+  back, ahead = bucket_table(bidirectional, num_buckets, max_distance)
+  offsets = np.arange(-max_distance, max_distance + 1)
+  buckets = np.where(offsets > 0, ahead[np.abs(offsets)], back[np.abs(offsets)])
+  changes = np.flatnonzero(np.diff(buckets)) + 1
+  return tuple(offsets[changes].tolist()), buckets[[0, *changes]]
+
+
+@flax.struct.dataclass
+class OffsetBias:
+  """A bias per head that depends on the offset, key minus query position, and changes in steps.
+
+  Attributes:
+    values: float32 [H, S].
+    starts: S - 1 ascending ints: step s begins at offset starts[s - 1].
+  """
+
+  values: jax.Array
+  starts: tuple[int, ...] = flax.struct.field(pytree_node=False)
+
+  def of_offsets(self, offsets):
+    """Integer offsets [N] -> float32 biases [H, N]."""
+    steps = jnp.searchsorted(jnp.asarray(self.starts), offsets, side="right", method="compare_all")
+    return jnp.take(self.values, steps, axis=1)
+
+  def matrix(self, query_length, key_length):
+    """Returns float32 biases [H, L, M] for positions counted from 0.
+
+    Only L + M - 1 offsets differ, so only they are looked up. A row of them, written again and
+    again with one element of padding and read back in rows one shorter, comes out shifted by one
+    more each time: the bias matrix, whose gradient is then sums and no scatter.
+    """
+    num_heads, num_offsets = self.values.shape[0], query_length + key_length - 1
+    row = self.of_offsets(jnp.arange(num_offsets) - (query_length - 1))
+    rows = jnp.broadcast_to(jnp.pad(row, ((0, 0), (0, 1)))[:, None],
+                            (num_heads, query_length, num_offsets + 1))
+    flat = rows.reshape(num_heads, -1)[:, :query_length * num_offsets]
+    return flat.reshape(num_heads, query_length, num_offsets)[:, :, query_length - 1:]
+
+  def at(self, position, key_length):
+    """Returns [H, 1, M] for the single query at a (traced) position."""
+    return self.of_offsets(jnp.arange(key_length) - position)[:, None]
+
+
 class RelativePositionBias(nn.Module):
-  """A learned bias per head and bucketed offset, one table per stack."""
+  """A learned bias per head and bucketed offset, one table per stack. Returns an OffsetBias."""
 
   num_heads: int
   bidirectional: bool
@@ -46,77 +95,36 @@ class RelativePositionBias(nn.Module):
   max_distance: int
   std: float
 
-  def setup(self):
-    self.rel_embedding = layers.param(
-        self, "rel_embedding", layers.normal(self.std), (self.num_heads, self.num_buckets),
-        ("heads", "relpos_buckets"))
-
-  def _of_offsets(self, offsets):
-    """Integer offsets (key minus query position) [N] -> float32 biases [H, N]."""
-    back, ahead = bucket_table(self.bidirectional, self.num_buckets, self.max_distance)
-    distance = jnp.minimum(jnp.abs(offsets), self.max_distance)
-    buckets = jnp.where(offsets > 0, jnp.asarray(ahead)[distance], jnp.asarray(back)[distance])
-    return jnp.take(self.rel_embedding.astype(jnp.float32), buckets, axis=1)
-
-  def __call__(self, query_length, key_length):
-    """Returns float32 biases [H, L, M] for positions counted from 0.
-
-    Only L + M - 1 offsets differ, so only they are looked up. A row of them, written again and
-    again with one element of padding and read back in rows one shorter, comes out shifted by one
-    more each time: the bias matrix, whose gradient is then sums and no scatter.
-    """
-    num_offsets = query_length + key_length - 1
-    row = self._of_offsets(jnp.arange(num_offsets) - (query_length - 1))
-    rows = jnp.broadcast_to(jnp.pad(row, ((0, 0), (0, 1)))[:, None],
-                            (self.num_heads, query_length, num_offsets + 1))
-    flat = rows.reshape(self.num_heads, -1)[:, :query_length * num_offsets]
-    return flat.reshape(self.num_heads, query_length, num_offsets)[:, :, query_length - 1:]
-
-  def at(self, position, key_length):
-    """Returns [H, 1, M] for the single query at a (traced) position."""
-    return self._of_offsets(jnp.arange(key_length) - position)[:, None]
-
-
-def dot_product_attention(query, key, value, *biases, dropout=lambda weights: weights):
-  """Softmax attention: scores, bias and softmax in float32, the rest in the inputs' dtype.
-
-  Args:
-    query: [B, L, H, K].
-    key: [B, M, H, K].
-    value: [B, M, H, K].
-    *biases: float32, each broadcastable to [B, H, L, M], or None. Kept apart so that the gradient of
-      a small one, such as [H, L, M], never takes the shape of their sum.
-    dropout: applied to the weights [B, H, L, M].
-
-  Returns:
-    [B, L, H, K].
-  """
-  scores = jnp.einsum("BLHK,BMHK->BHLM", query, key, preferred_element_type=jnp.float32)
-  for bias in biases:
-    scores = scores if bias is None else scores + bias
-  weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-  return jnp.einsum("BHLM,BMHK->BLHK", dropout(weights), value)
+  @nn.compact
+  def __call__(self):
+    table = layers.param(self, "rel_embedding", layers.normal(self.std),
+                         (self.num_heads, self.num_buckets), ("heads", "relpos_buckets"))
+    starts, buckets = offset_steps(self.bidirectional, self.num_buckets, self.max_distance)
+    return OffsetBias(jnp.take(table.astype(jnp.float32), buckets, axis=1), starts)
 
 
 class Attention(nn.Module):
   """Attention from `x` [B, L, D] to `source` [B, M, D] (itself, in self-attention).
 
-  `biases` are added to the scores, see dot_product_attention.
+  `bias`, `causal` and the segments are those of `attend`, `implementation` too.
 
   Kernels are 2-D over the joined heads, [D, H * K], as in T5X's checkpoints.
 
   `position` switches to decoding one token: `x` holds only the token at that position. Keys and
   values then live in the "cache" collection: [B, source length, H, K]. In self-attention
   (`cache_length` set) this call writes its position; in cross-attention the first call fills all.
+  One query is no work for a fused kernel: it is always "xla".
   """
 
   num_heads: int
   head_dim: int
   dropout_rate: float
   deterministic: bool
+  implementation: str = "xla"
 
   @nn.compact
-  def __call__(self, x, source, *biases, position=None, cache_length=None):
+  def __call__(self, x, source, bias=None, *, causal=False, query_segments=None, key_segments=None,
+               position=None, cache_length=None):
     joined = self.num_heads * self.head_dim
     split = lambda y: nn.with_logical_constraint(
         y.reshape(*y.shape[:2], self.num_heads, self.head_dim), ("batch", "length", "heads", "kv"))
@@ -130,8 +138,10 @@ class Attention(nn.Module):
       key, value = project("key", source), project("value", source)
       if position is not None:
         key, value = self._append(key, value, position, cache_length)
-    dropout = layers.Dropout(self.dropout_rate, self.deterministic)
-    y = dot_product_attention(query, key, value, *biases, dropout=dropout)
+    dropout = layers.Dropout(self.dropout_rate, self.deterministic) if self.dropout_rate else None
+    y = attend(query, key, value, bias=bias, causal=causal, query_segments=query_segments,
+               key_segments=key_segments, dropout=dropout,
+               implementation="xla" if position is not None else self.implementation)
     y = layers.Dense(x.shape[-1], ("joined_kv", "embed"), name="out")(y.reshape(*x.shape[:2], joined))
     return nn.with_logical_constraint(y, ("batch", "length", "embed"))
 

@@ -34,6 +34,10 @@ class T5Config:
     param_precision: how parameters are kept between steps, a policy of optim/precision.py.
     remat: what the backward pass recomputes, per layer: "none" saves all, "minimal" keeps the
       results of weight matmuls, "full" keeps only each layer's input.
+    attention: what computes it. "xla" materialises the weights [batch, heads, length, length]; the only
+      one with dropout, and best for short rows. "cudnn" is NVIDIA's fused kernel: bfloat16, even lengths,
+      a bias [heads, length, length]. "pallas" is ours (model/flash.py): memory linear in length, on
+      NVIDIA GPUs from Ampere on; it compiles for TPUs, and is interpreted, slowly, on CPUs.
     relative_attention_num_buckets: rows of each stack's relative position table.
     relative_attention_max_distance: offsets from here on share the last bucket.
     layer_norm_epsilon: added to the mean square in RMSNorm.
@@ -54,6 +58,7 @@ class T5Config:
   param_precision: Literal["float32", "bfloat16_stochastic", "bfloat16_kahan", "bfloat16_master",
                            "bfloat16_nearest"] = "float32"
   remat: Literal["none", "minimal", "full"] = "none"
+  attention: Literal["xla", "cudnn", "pallas"] = "xla"
   relative_attention_num_buckets: int = 32
   relative_attention_max_distance: int = 128
   layer_norm_epsilon: float = 1e-6
@@ -68,12 +73,26 @@ class T5Config:
     if not self.mlp_activations or any(a not in known for a in self.mlp_activations):
       raise SettingError("T5Config.mlp_activations", self.mlp_activations,
                          f"one or more of {', '.join(known)}")
+    self._check_attention()
     buckets, far = self.relative_attention_num_buckets, self.relative_attention_max_distance
     if buckets < 4 or buckets % 4:
       raise SettingError("T5Config.relative_attention_num_buckets", buckets, "a multiple of 4")
     if far <= buckets // 2:
       raise SettingError("T5Config.relative_attention_max_distance", far,
                          f"an int > {buckets // 2} (half of relative_attention_num_buckets)")
+
+  def _check_attention(self):
+    refusal = None
+    if self.attention != "xla" and self.dropout_rate:
+      refusal = (f"'xla' with T5Config.dropout_rate = {self.dropout_rate}: no other has weights "
+                 "to drop")
+    elif self.attention == "cudnn" and self.dtype != "bfloat16":
+      refusal = f"'xla' or 'pallas' with T5Config.dtype = {self.dtype!r}: cuDNN needs 'bfloat16'"
+    elif self.attention == "cudnn" and (self.head_dim % 8 or self.head_dim > 128):
+      refusal = (f"'xla' or 'pallas' with T5Config.head_dim = {self.head_dim}: cuDNN needs a multiple "
+                 "of 8, at most 128")
+    if refusal:
+      raise SettingError("T5Config.attention", self.attention, refusal)
 
   @property
   def joined_kv_dim(self):

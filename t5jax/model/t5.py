@@ -5,12 +5,15 @@ Parameters are nested dicts with T5X's names. A stack's layers share one set of 
 Shapes: B batch, L length, M encoder length, D emb_dim, H heads, V vocab.
 """
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from t5jax.model import layers
-from t5jax.model.attention import MASKED, Attention, RelativePositionBias
+from t5jax.model.attend import MASKED
+from t5jax.model.attention import Attention, RelativePositionBias
 from t5jax.model.config import T5Config
 
 _REMAT_POLICIES = {
@@ -22,9 +25,9 @@ _REMAT_POLICIES = {
 class Layer(nn.Module):
   """One layer of either stack: each sublayer is norm, transform, dropout, residual sum.
 
-  `bias` [H, L, L] is added to the scores of self-attention; `padding_bias` [B, 1, 1, M] hides the
-  encoder's padding: in the encoder from itself, in the decoder from cross-attention. `encoded` is
-  None in the encoder. Called by nn.scan: returns (x, None).
+  `bias` is that of self-attention. `encoder_segments` [B, M] hide the encoder's padding from itself and
+  from the decoder; `segments` [B, L], of `x` itself, keep packed documents apart, and are None
+  otherwise. `encoded` is None in the encoder. Called by nn.scan: returns (x, None).
   """
 
   config: T5Config
@@ -32,19 +35,20 @@ class Layer(nn.Module):
   cache_length: int | None = None
 
   @nn.compact
-  def __call__(self, x, bias, padding_bias, encoded, position):
+  def __call__(self, x, bias, segments, encoder_segments, encoded, position):
     is_decoder = encoded is not None
-    attend = lambda name: Attention(
-        self.config.num_heads, self.config.head_dim, self.config.dropout_rate, self.deterministic,
-        name=name)
+    attend = lambda name: functools.partial(
+        Attention(self.config.num_heads, self.config.head_dim, self.config.dropout_rate,
+                  self.deterministic, self.config.attention, name=name),
+        query_segments=segments, position=position)
     y = self._norm("pre_self_attention_layer_norm" if is_decoder else "pre_attention_layer_norm", x)
     x = x + self._dropout(attend("self_attention" if is_decoder else "attention")(
-        y, y, bias, None if is_decoder else padding_bias, position=position,
-        cache_length=self.cache_length))
+        y, y, bias, causal=is_decoder and position is None, cache_length=self.cache_length,
+        key_segments=segments if is_decoder else encoder_segments))
     if is_decoder:
       y = self._norm("pre_cross_attention_layer_norm", x)
       x = x + self._dropout(
-          attend("encoder_decoder_attention")(y, encoded, padding_bias, position=position))
+          attend("encoder_decoder_attention")(y, encoded, key_segments=encoder_segments))
     y = layers.MLP(self.config.mlp_activations, self.config.mlp_dim, self.config.dropout_rate,
                    self.deterministic, name="mlp")(self._norm("pre_mlp_layer_norm", x))
     x = x + self._dropout(y)
@@ -72,22 +76,26 @@ def _scan_layers(config, num_layers, deterministic, cache_length=None):
 def _relative_bias(config, bidirectional):
   return RelativePositionBias(
       config.num_heads, bidirectional, config.relative_attention_num_buckets,
-      config.relative_attention_max_distance, std=config.emb_dim ** -0.5, name="relpos_bias")
+      config.relative_attention_max_distance, std=config.emb_dim ** -0.5, name="relpos_bias")()
+
+
+def _for_all_layers(config, bias, length):
+  """The bias as the layers of a stack take it: a matrix is made once, not by each of them."""
+  return bias if config.attention == "pallas" else bias.matrix(length, length)
 
 
 class Encoder(nn.Module):
-  """[B, M, D] embeddings and a padding bias [B, 1, 1, M] -> [B, M, D]."""
+  """[B, M, D] embeddings, their own segments or None, and those of keys [B, M] -> [B, M, D]."""
 
   config: T5Config
   deterministic: bool
 
   @nn.compact
-  def __call__(self, x, padding_bias):
+  def __call__(self, x, segments, key_segments):
     dropout = layers.Dropout(self.config.dropout_rate, self.deterministic)
-    length = x.shape[1]
-    bias = _relative_bias(self.config, bidirectional=True)(length, length)
+    bias = _for_all_layers(self.config, _relative_bias(self.config, bidirectional=True), x.shape[1])
     x, _ = _scan_layers(self.config, self.config.num_encoder_layers, self.deterministic)(
-        dropout(x), bias, padding_bias, None, None)
+        dropout(x), bias, segments, key_segments, None, None)
     return dropout(layers.RMSNorm(self.config.layer_norm_epsilon, name="encoder_norm")(x))
 
 
@@ -102,19 +110,18 @@ class Decoder(nn.Module):
   cache_length: int | None = None
 
   @nn.compact
-  def __call__(self, x, encoded, padding_bias, position=None):
+  def __call__(self, x, segments, encoded, encoder_segments, position=None):
     config = self.config
-    relative_bias = _relative_bias(config, bidirectional=False)
-    # Positions ahead are hidden by causality alone: padding only ever follows the real targets.
+    bias = _relative_bias(config, bidirectional=False)
+    # Causality alone hides the positions ahead: padding only ever follows the real targets.
     if position is None:
-      bias = relative_bias(x.shape[1], x.shape[1])
-      bias += MASKED * ~jnp.tri(x.shape[1], dtype=bool)
+      bias = _for_all_layers(config, bias, x.shape[1])
     else:
-      bias = relative_bias.at(position, self.cache_length)
+      bias = bias.at(position, self.cache_length)
       bias += MASKED * (jnp.arange(self.cache_length) > position)
     dropout = layers.Dropout(config.dropout_rate, self.deterministic)
     x, _ = _scan_layers(config, config.num_decoder_layers, self.deterministic, self.cache_length)(
-        dropout(x), bias, padding_bias, encoded, position)
+        dropout(x), bias, segments, encoder_segments, encoded, position)
     # A tied head finds the input token's own embedding in x: at scale 1 its logit would start at
     # sqrt(emb_dim), and the first loss with it.
     is_scaled = config.logits_via_embedding and config.head_init == "scaled"
@@ -145,23 +152,33 @@ class T5(nn.Module):
       std = config.emb_dim ** -0.5 if config.head_init == "scaled" else 1.0
       self.logits_dense = Head(config.vocab_size, std)
 
-  def __call__(self, encoder_input_tokens, decoder_input_tokens):
-    """Integer ids [B, M] and [B, L] -> float32 logits [B, L, V]. Id 0 in the encoder is padding."""
-    return self._logits(self.decode(encoder_input_tokens, decoder_input_tokens))
+  def __call__(self, encoder_input_tokens, decoder_input_tokens, encoder_segment_ids=None,
+               decoder_segment_ids=None):
+    """Integer ids [B, M] and [B, L] -> float32 logits [B, L, V]; for the segments see `decode`."""
+    return self._logits(self.decode(encoder_input_tokens, decoder_input_tokens, encoder_segment_ids,
+                                    decoder_segment_ids))
 
-  def decode(self, encoder_input_tokens, decoder_input_tokens):
-    """Integer ids [B, M] and [B, L] -> [B, L, D], from which the head makes logits."""
-    encoded, padding_bias = self.encode(encoder_input_tokens)
-    return self.decoder(self._embed(decoder_input_tokens), encoded, padding_bias)
+  def decode(self, encoder_input_tokens, decoder_input_tokens, encoder_segment_ids=None,
+             decoder_segment_ids=None):
+    """Integer ids [B, M] and [B, L] -> [B, L, D], from which the head makes logits.
 
-  def encode(self, encoder_input_tokens):
-    """Returns the encoder's output [B, M, D] and the bias [B, 1, 1, M] that hides padding."""
-    padding_bias = MASKED * (encoder_input_tokens == 0)[:, None, None, :].astype(jnp.float32)
-    return self.encoder(self._embed(encoder_input_tokens), padding_bias), padding_bias
+    Id 0 in the encoder is padding. In packed rows the segment ids, int32 like the ids, tell the documents
+    apart: positions of one number, the same in encoder and decoder, see each other alone; 0 is padding.
+    Decoder inputs are shifted within each segment.
+    """
+    if (encoder_segment_ids is None) != (decoder_segment_ids is None):
+      raise ValueError("segment ids are needed for both encoder and decoder, or for neither")
+    encoded, encoder_segments = self.encode(encoder_input_tokens, encoder_segment_ids)
+    return self.decoder(self._embed(decoder_input_tokens), decoder_segment_ids, encoded, encoder_segments)
 
-  def decode_token(self, encoded, padding_bias, token, position):
+  def encode(self, encoder_input_tokens, segment_ids=None):
+    """Returns the encoder's output [B, M, D] and the segments of its positions [B, M], 0 for padding."""
+    segments = (encoder_input_tokens != 0).astype(jnp.int32) if segment_ids is None else segment_ids
+    return self.encoder(self._embed(encoder_input_tokens), segment_ids, segments), segments
+
+  def decode_token(self, encoded, encoder_segments, token, position):
     """Integer ids [B] at `position` -> float32 logits [B, V]; reads and writes "cache"."""
-    hidden = self.decoder(self._embed(token[:, None]), encoded, padding_bias, position)
+    hidden = self.decoder(self._embed(token[:, None]), None, encoded, encoder_segments, position)
     return self._logits(hidden)[:, 0]
 
   def _embed(self, tokens):

@@ -46,19 +46,21 @@ def random_tokens(config, length, batch=3, seed=0):
   return tokens
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
-def pair(request, tmp_path_factory):
+def make_pair(config, folder):
   """(config, params, jitted logits function, transformers' model) of one configuration."""
   torch = pytest.importorskip("torch")
   transformers = pytest.importorskip("transformers")
-  config = CONFIGS[request.param]
   params = random_params(config)
-  folder = tmp_path_factory.mktemp("parity")
   hf.save_weights(hf.params_to_hf(params, config), folder)
   (folder / "config.json").write_text(json.dumps(hf.config_to_hf(config)))
   reference = transformers.T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
   logits = jax.jit(lambda params, *tokens: T5(config).apply({"params": params}, *tokens))
   return config, params, logits, reference.eval()
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def pair(request, tmp_path_factory):
+  return make_pair(CONFIGS[request.param], tmp_path_factory.mktemp("parity"))
 
 
 def reference_logits(reference, encoder_tokens, decoder_tokens):
@@ -70,8 +72,7 @@ def reference_logits(reference, encoder_tokens, decoder_tokens):
                    decoder_input_ids=torch.from_numpy(decoder_tokens)).logits
 
 
-@pytest.mark.parametrize("lengths", [(8, 8), (130, 130), (600, 600), (8, 130)])
-def test_logits_equal(pair, lengths):
+def assert_logits_equal(pair, lengths):
   """1e-5 of the largest logit: some 80 float32 roundings, for sums of at most 600 terms."""
   config, params, logits, reference = pair
   tokens = random_tokens(config, lengths[0]), random_tokens(config, lengths[1], seed=1)
@@ -79,6 +80,17 @@ def test_logits_equal(pair, lengths):
   theirs = reference_logits(reference, *tokens).detach().numpy()
   assert ours.shape == theirs.shape
   assert np.abs(ours - theirs).max() < 1e-5 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("lengths", [(8, 8), (130, 130), (600, 600), (8, 130)])
+def test_logits_equal(pair, lengths):
+  assert_logits_equal(pair, lengths)
+
+
+def test_logits_of_the_flash_kernels_equal(tmp_path):
+  config = dataclasses.replace(CONFIGS["v1.1 untied"], num_encoder_layers=1, num_decoder_layers=1,
+                               attention="pallas")
+  assert_logits_equal(make_pair(config, tmp_path), (130, 20))
 
 
 def test_encoder_input_of_four_times_the_usual_length(pair):
