@@ -119,13 +119,22 @@ def _in_turns(function, turns):
 
 @contextlib.contextmanager
 def failing_together():
-  """Within it, an exception in this process ends the others as well, with its message."""
+  """Within it, an exception in this process ends the others as well, with its message.
+
+  Raises:
+    ValueError: instead of JAX's error, where devices of several processes did not work together.
+  """
   try:
     yield
   except BaseException as error:
-    if _watch is not None:
-      _watch.tell_failure(f"{type(error).__name__}: {error}")
-    raise
+    if _watch is None:
+      raise
+    _watch.tell_failure(f"{type(error).__name__}: {error}")
+    if not isinstance(error, jax.errors.JaxRuntimeError) or "RESOURCE_EXHAUSTED" in str(error):
+      raise
+    raise ValueError(
+        f"The devices of all processes failed to work together ({str(error).splitlines()[0]}). If "
+        f"another process has ended, its output or its machine tells why. {_RESTART}") from error
 
 
 def finish(status=0):

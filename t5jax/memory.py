@@ -83,7 +83,7 @@ def advice(trainer, error):
   remedies = [f"MICROBATCHES = {2 * trainer.num_microbatches}, for the same result"]
   if model.remat != "full":
     remedies.append(f"REMAT = {'minimal' if model.remat == 'none' else 'full'}, for the same result")
-  if jax.device_count() > trainer.mesh.fsdp * trainer.mesh.tensor:
+  if trainer.mesh.shape()["data"] > 1:
     remedies.append(f"MeshConfig.fsdp = {jax.device_count() // trainer.mesh.tensor}, to share the "
                     "parameters, for the same result")
   if model.param_precision == "float32":

@@ -30,7 +30,7 @@ from t5jax.folders import exclusive, write_atomically
 # What may change when a run goes on: where it runs and how often it reports.
 _FREE_SETTINGS = (r"(hooks|finish|sharding|checkpoint)\.", r".*_PERIOD$", r".*\.num_eval_batches$",
                   r"(trainer\.)?Trainer\.(hooks|num_microbatches|mesh|model_dir|checkpoints)$",
-                  r"(MODEL_DIR|MICROBATCHES|EVAL_STEPS|KEEP_CHECKPOINTS)$")
+                  r"(MODEL_DIR|MICROBATCHES|EVAL_STEPS|KEEP_CHECKPOINTS|TENSOR|SLICES)$")
 _OURS = ("config.gin", "run-info.json", "model-info.txt", "model_config.json", "spiece.model",
          "metrics.jsonl", "loss.png", "tensorboard", "checkpoints", "hf")
 

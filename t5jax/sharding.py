@@ -32,16 +32,16 @@ class MeshConfig:
   """How many devices share which work. See gin/meshes for the usual ones.
 
   Attributes:
-    data: replicas that split the batch. None: all devices that the other two leave.
+    data: replicas that split the batch. None: all devices that the others leave.
     fsdp: devices that split the batch and also hold a share of each parameter, its gradient and its
-      optimizer states (ZeRO-3).
+      optimizer states (ZeRO-3). None: all devices that the others leave, `data` being 1 if not given.
     tensor: devices that split heads, feed-forward width and vocabulary.
     slices: groups of devices between which the network is slow. They only share `data`, of which
       this is a divisor: gradients alone cross it. None: the TPU slices there are, else one.
   """
 
   data: int | None = None
-  fsdp: int = 1
+  fsdp: int | None = 1
   tensor: int = 1
   slices: int | None = None
 
@@ -56,7 +56,7 @@ class MeshConfig:
       sizes = {dim: getattr(model, dim) for dim in dims if getattr(model, dim) is not None}
       if any(size % shape[axis] for size in sizes.values()):
         listed = " and ".join(f"T5Config.{dim} = {size}" for dim, size in sizes.items())
-        raise SettingError(f"MeshConfig.{axis}", getattr(self, axis),
+        raise SettingError(f"MeshConfig.{axis}", shape[axis],
                            f"a divisor of {listed}: {_listed_divisors(sizes.values())}")
     shards = shape["data"] * shape["fsdp"] * num_microbatches
     if batch_size % shards:
@@ -71,15 +71,16 @@ class MeshConfig:
   def shape(self, num_devices=None):
     """Returns {"data": ..., "fsdp": ..., "tensor": ...}; without a number for the devices there are."""
     num_devices = jax.device_count() if num_devices is None else num_devices
-    rest = self.fsdp * self.tensor
-    data = num_devices // rest if self.data is None else self.data
-    if data * rest != num_devices:
+    given = self.data if self.fsdp is None else self.fsdp
+    rest = num_devices // ((given or 1) * self.tensor)
+    data, fsdp = (given or 1, rest) if self.fsdp is None else (self.data or rest, given)
+    if data * fsdp * self.tensor != num_devices:
       raise SettingError("MeshConfig.data", self.data,
                          f"data x fsdp x tensor = {num_devices}, the number of devices")
     if self.slices and data % self.slices:
       raise SettingError("MeshConfig.slices", self.slices,
                          f"a divisor of data = {data}: {_listed_divisors([data])}")
-    return dict(data=data, fsdp=self.fsdp, tensor=self.tensor)
+    return dict(data=data, fsdp=fsdp, tensor=self.tensor)
 
   def make(self):
     """Returns the jax.sharding.Mesh. Its axes are Auto: constraints are hints for GSPMD."""
