@@ -91,7 +91,7 @@ class Run:
     self._pending.append(step_metrics)
 
   def cost_of(self, batch):
-    """Returns the Spent of a pass through this process's part of a batch: its real tokens; all examples."""
+    """Returns the Spent of a pass through our part of a batch: its real tokens, and all examples."""
     tokens = np.count_nonzero(batch["encoder_input_tokens"]) + batch["decoder_loss_weights"].sum()
     return Spent(tokens=int(tokens), examples=self.trainer.data.batch_size)
 

@@ -192,7 +192,8 @@ def test_eval_batches_do_not_depend_on_the_seed(make):
 
 def test_hosts_share_the_batches_and_positions_of_one(make, tmp_path):
   data = make(corpus={"validation_fraction": 0.0})
-  one, first, second = data.train_iterator(), data.train_iterator([0, 2], 4), data.train_iterator([1, 3], 4)
+  one = data.train_iterator()
+  first, second = (data.train_iterator(shards, 4) for shards in ([0, 2], [1, 3]))
   for whole, a, b in zip(take(one, 10), take(first, 10), take(second, 10)):
     for name in whole:
       np.testing.assert_array_equal(whole[name][[0, 2]], a[name])

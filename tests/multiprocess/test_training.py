@@ -1,4 +1,4 @@
-"""A run of two processes of four devices: killed, and continued by one process, on eight devices and on one."""
+"""A run of two processes of four devices: killed, then continued by one, on eight devices and on one."""
 
 import json
 
