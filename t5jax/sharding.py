@@ -112,9 +112,9 @@ def _slices(devices, count):
   """Returns lists of equally many devices: TPU slices, else neighbours among the hosts."""
   number = lambda device: getattr(device, "slice_index", None) or 0
   num_found = len(set(map(number, devices)))
-  count = count or num_found
   # Other devices have no slices, or every process one of its own; a slice is whole hosts there.
   is_tpu = devices[0].platform == "tpu"
+  count = count or (num_found if is_tpu else 1)
   if is_tpu and num_found > 1 and count != num_found:
     raise SettingError("MeshConfig.slices", count, f"{num_found}, the number of TPU slices")
   num_hosts = len({device.process_index for device in devices})

@@ -57,7 +57,7 @@ def devices(num_slices, hosts_per_slice=2, devices_per_host=2, platform="tpu"):
 
 @pytest.mark.parametrize("found, count, groups", [
     (devices(2), None, [[0, 1, 2, 3], [4, 5, 6, 7]]),
-    (devices(1), None, [[0, 1, 2, 3]]),
+    (devices(1), None, [[0, 1, 2, 3]]), (devices(2, 1, 2, "gpu"), None, [[0, 1, 2, 3]]),
     (devices(1, hosts_per_slice=4, platform="gpu"), 2, [[0, 1, 2, 3], [4, 5, 6, 7]]),
     (devices(1, hosts_per_slice=1, devices_per_host=4, platform="gpu"), 2, [[0, 1], [2, 3]])])
 def test_slices_are_the_tpu_s_or_neighbouring_hosts(found, count, groups):
