@@ -1,5 +1,5 @@
 # make demo: trains, evaluates and exports a tiny T5 on the text in tasks/demo_corpus.
-# make test: runs the tests.
+# make test: runs the tests; make test-all: also the slow cases.
 # Both make .venv and install what they need, once.
 
 VENV ?= .venv
@@ -13,6 +13,9 @@ demo: $(VENV)/demo-installed
 
 test: $(VENV)/test-installed
 	$(BIN)/python -m pytest
+
+test-all: $(VENV)/test-installed
+	$(BIN)/python -m pytest -m ""
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -31,4 +34,4 @@ $(VENV)/test-installed: setup.py | $(VENV)/bin/python
 clean:
 	rm -rf $(VENV) runs/demo
 
-.PHONY: demo test clean
+.PHONY: demo test test-all clean

@@ -64,17 +64,20 @@ def _abstract_boxed(model):
   return jax.eval_shape(T5(model).init, jax.random.key(0), tokens, tokens)["params"]
 
 
-def initialise(model, optimizer, max_grad_norm, key):
-  """A fresh TrainState whose parameters are still boxed with their logical axes."""
+def initialise(model, key):
+  """Fresh parameters in the dtype of the model's param_precision, boxed with their logical axes."""
   tokens = jnp.ones((1, 8), jnp.int32)
-  boxed = T5(model).init(key, tokens, tokens)["params"]
-  return _with_optimizer(boxed, model, optimizer, max_grad_norm)
+  return _cast(T5(_for_shapes(model)).init(key, tokens, tokens)["params"], model)
 
 
-def _with_optimizer(boxed, model, optimizer, max_grad_norm):
-  boxed = jax.tree.map(lambda x: x.astype(precision.param_dtype(model.param_precision)), boxed)
-  opt_state = transformation(model, optimizer, 0.0, max_grad_norm).init(sharding.unbox(boxed))
-  return TrainState(jnp.zeros([], jnp.int32), boxed, opt_state)
+def _for_shapes(model):
+  """The config without what changes no parameter: all that it leaves the same share one program."""
+  return dataclasses.replace(model, dtype="float32", remat="none", dropout_rate=0.0,
+                             param_precision="float32")
+
+
+def _cast(boxed, model):
+  return jax.tree.map(lambda x: x.astype(precision.param_dtype(model.param_precision)), boxed)
 
 
 def abstract(model, optimizer, max_grad_norm, mesh):
@@ -83,10 +86,12 @@ def abstract(model, optimizer, max_grad_norm, mesh):
   A leaf of the optimizer's state whose path ends in a parameter's path and that has its rank is laid
   out like the parameter, as far as its dims allow; every other leaf is replicated.
   """
-  # Numerics do not matter to shapes: one trace of the model serves all.
-  shapes = dataclasses.replace(model, dtype="float32", remat="none", param_precision="float32")
-  state = jax.eval_shape(
-      lambda boxed: _with_optimizer(boxed, model, optimizer, max_grad_norm), _abstract_boxed(shapes))
+  def initial(boxed):
+    boxed = _cast(boxed, model)
+    opt_state = transformation(model, optimizer, 0.0, max_grad_norm).init(sharding.unbox(boxed))
+    return TrainState(jnp.zeros([], jnp.int32), boxed, opt_state)
+
+  state = jax.eval_shape(initial, _abstract_boxed(_for_shapes(model)))
   shardings = jax.tree_util.tree_leaves_with_path(sharding.of_parameters(state.params, mesh))
   by_path = {names(path): layout for path, layout in shardings}
 
@@ -106,10 +111,9 @@ def create(model, optimizer, max_grad_norm, mesh, seed):
   The numbers depend on `seed` alone, not on the mesh.
   """
   layout = jax.tree.map(lambda leaf: leaf.sharding, abstract(model, optimizer, max_grad_norm, mesh))
-
-  def make(key):
-    state = initialise(model, optimizer, max_grad_norm, key)
-    return state._replace(params=sharding.unbox(state.params))
-
-  return jax.jit(make, out_shardings=layout)(jax.random.key(seed))
-
+  # Apart, so that drawing the parameters, which takes long to compile, is one program for all optimizers.
+  params = jax.jit(lambda key: sharding.unbox(initialise(model, key)),
+                   out_shardings=layout.params)(jax.random.key(seed))
+  opt_state = jax.jit(transformation(model, optimizer, 0.0, max_grad_norm).init,
+                      out_shardings=layout.opt_state)(params)
+  return TrainState(jax.device_put(jnp.zeros([], jnp.int32), layout.step), params, opt_state)

@@ -7,10 +7,14 @@ import tempfile
 
 # Before JAX starts its backend. Tests that need one device take jax.devices()[:1].
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# XLA ends a process whose devices have not met within 40 seconds: on a busy machine they may need more.
-os.environ["XLA_FLAGS"] = ("--xla_force_host_platform_device_count=8 "
-                           "--xla_cpu_collective_timeout_seconds=600 "
-                           "--xla_cpu_collective_call_terminate_timeout_seconds=600")
+os.environ["XLA_FLAGS"] = " ".join([
+    "--xla_force_host_platform_device_count=8",
+    # Machine code of small models is compiled and hardly run: plain code takes a third of the time.
+    "--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_use_fusion_emitters=false",
+    # XLA ends a process whose devices have not met within 40 seconds: a busy machine may need more.
+    "--xla_cpu_collective_timeout_seconds=600",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=600"])
 # Programs of all devices share one pool of threads. A device may wait in two collectives at a time, so
 # with a thread for each device some would find none, and all would wait for ever.
 os.environ.setdefault("PJRT_NPROC", "16")

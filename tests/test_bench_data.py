@@ -124,6 +124,7 @@ def test_our_pipelines_run(flags, capsys, monkeypatch):
   assert re.search(r"^building the cache: [\d,]{6,} tokens in ", output, re.MULTILINE)
 
 
+@pytest.mark.slow
 @needs_proc
 def test_the_peer_runs_from_the_command_line(flags):
   for package in bench_peers.PACKAGES:

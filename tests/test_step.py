@@ -108,7 +108,11 @@ def accumulated(num_devices):
   return mesh, model, params, gradient
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+FEW = ("adafactor", "adamw_8bit", "muon", "sophia_g_rms")
+
+
+@pytest.mark.parametrize("name", [
+    name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS])
 def test_bfloat16_parameters_with_accumulation_on_one_and_eight_devices(name):
   """Losses of four updates. Random bits are the same on any mesh; gradients are sums in another order,
   so that a weight here and there is rounded to its other neighbour: far less than 1e-3 of a loss."""
@@ -116,7 +120,7 @@ def test_bfloat16_parameters_with_accumulation_on_one_and_eight_devices(name):
   for num_devices in (1, 8):
     mesh, model, params, gradient = accumulated(num_devices)
     chain = states.transformation(model, OPTIMIZERS[name], 1e-3, max_grad_norm=1.0)
-    state, update = jax.jit(chain.init)(params), jax.jit(chain.update)
+    state, update = chain.init(params), jax.jit(chain.update)
     dtypes = jax.tree.map(lambda x: x.dtype, (params, state))
     losses[num_devices] = []
     for i in range(4):
@@ -175,7 +179,8 @@ def test_padding_changes_neither_loss_nor_gradient():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("version", ["t5_1_0", "t5_1_1"])
-@pytest.mark.parametrize("size", ["tiny", "mini", "small", "base", "large"])
+@pytest.mark.parametrize("size", ["tiny", "base", *(
+    pytest.param(size, marks=pytest.mark.slow) for size in ("mini", "small", "large"))])
 def test_first_loss_is_that_of_a_uniform_guess(version, size, dtype):
   """At the preset's widths and head, depth 1: ln(vocab) +- 1.5 nats."""
   model = tiny.model(version, num_encoder_layers=1, num_decoder_layers=1, vocab_size=1024, dtype=dtype,

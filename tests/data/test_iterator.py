@@ -136,7 +136,7 @@ def test_restoring_gives_the_very_next_batch(make, tmp_path, position):
   assert other.epoch == epoch
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".jsonl.gz"])
+@pytest.mark.parametrize("suffix", [pytest.param(".txt", marks=pytest.mark.slow), ".jsonl.gz"])
 def test_restoring_in_a_new_process_with_large_files(make, tmp_path, vocab_file, suffix):
   import gzip
 

@@ -91,10 +91,14 @@ def project(tmp_path):
   return write_project(tmp_path)
 
 
+def xla_flags(num_devices):
+  """XLA_FLAGS of a process with so many fake devices."""
+  return re.sub(r"device_count=\d+", f"device_count={num_devices}", os.environ["XLA_FLAGS"])
+
+
 def run_module(module, *arguments, cwd, num_devices=1, check=True, timeout=300, env=None):
   """Runs `python -m module`; returns the CompletedProcess, output as text, both streams in stdout."""
-  flags = re.sub(r"device_count=\d+", f"device_count={num_devices}", os.environ["XLA_FLAGS"])
-  environment = {**os.environ, "XLA_FLAGS": flags, **(env or {})}
+  environment = {**os.environ, "XLA_FLAGS": xla_flags(num_devices), **(env or {})}
   # A checkout that is not installed is found too, but only after the current folder.
   root = str(pathlib.Path(__file__).parents[2])
   environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))

@@ -36,6 +36,7 @@ def test_only_t5jax_is_installed_at_the_top(wheel):
     assert path in names
 
 
+@pytest.mark.slow  # The CI does the same from a new environment.
 def test_the_installed_package_works_from_an_empty_folder(wheel, tmp_path):
   target, empty = tmp_path / "site", tmp_path / "empty"
   empty.mkdir()

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from t5jax import config
-from tests.entry.conftest import write_project
+from tests.entry.conftest import write_project, xla_flags
 
 ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -34,8 +34,7 @@ def run(words, folder):
   """Runs a command of the README; returns its output."""
   words = [sys.executable if word == "python" else word for word in words]
   words = [str(ROOT / word) if word.startswith("tools/") else word for word in words]
-  environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
-                 "PYTHONPATH": str(ROOT)}
+  environment = {**os.environ, "XLA_FLAGS": xla_flags(1), "PYTHONPATH": str(ROOT)}
   done = subprocess.run(words, cwd=folder, env=environment, stdout=subprocess.PIPE,
                         stderr=subprocess.STDOUT, text=True, timeout=300)
   assert done.returncode == 0, done.stdout[-3000:]

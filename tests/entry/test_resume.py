@@ -5,10 +5,11 @@ import pytest
 from tests.entry.conftest import records, run_module, write_project
 
 
-# One run with random roundings on two devices, and one that draws extra batches. The learning rate is
-# that of the third update, at t = 2 of a warm-up of 5 from half of the peak.
+# A run on two devices with random roundings and Sophia's extra batches, and a plain one. The learning rate
+# is that of the third update, at t = 2 of a warm-up of 5 from half of the peak.
 @pytest.mark.parametrize("optimizer, precision, num_devices, learning_rate", [
-    ("adamw_rms", "bfloat16_stochastic", 2, 1.4e-2), ("sophia_g_rms", "float32", 1, 0.7e-3)])
+    ("sophia_g_rms", "bfloat16_stochastic", 2, 0.7e-3),
+    pytest.param("adamw_rms", "float32", 1, 1.4e-2, marks=pytest.mark.slow)])
 def test_killed_and_divided_runs_equal_a_straight_one(tmp_path, optimizer, precision, num_devices,
                                                       learning_rate):
   project = write_project(tmp_path, optimizer)
@@ -22,7 +23,7 @@ def test_killed_and_divided_runs_equal_a_straight_one(tmp_path, optimizer, preci
   killed = train("killed", "--gin.probe.Kill.at_step=7", gin_file="kill.gin", check=False)
   assert killed.returncode == -9
   train("killed")
-  for stop in (5, 10, 15, 20):
+  for stop in (6, 15, 20):
     train("divided", f"--stop_at_step={stop}")
 
   digest = (project / "straight" / "digest").read_text()
