@@ -3,11 +3,12 @@
 import dataclasses
 import os
 import pathlib
-import re
 import socket
 import subprocess
 import sys
 import time
+
+from tests.entry.conftest import xla_flags
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -33,8 +34,7 @@ def launch(count, command, cwd, num_devices=4, timeout=600, together=True):
 
   With `together`, each is told by flags which of how many it is. They have `num_devices` each.
   """
-  flags = re.sub(r"device_count=\d+", f"device_count={num_devices}", os.environ["XLA_FLAGS"])
-  environment = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
+  environment = {**os.environ, "XLA_FLAGS": xla_flags(num_devices), "PYTHONPATH": str(ROOT)}
   port, began = free_port(), time.monotonic()
   processes, outputs = [], []
   for i in range(count):
