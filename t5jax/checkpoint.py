@@ -1,7 +1,7 @@
 """Checkpoints: the whole state of a run under MODEL_DIR/checkpoints/<step>. The only user of Orbax.
 
 A checkpoint has four parts: `params`; `optimizer`, with the step; `host`, the counters as JSON; and
-`data`, each process's position in its input. A fifth, `eval_params`, is there where other parameters
+`data`, the position in the input, which is the same in all processes. A fifth, `eval_params`, is there where other parameters
 are evaluated than trained. It appears under its final name only when complete.
 """
 
@@ -42,10 +42,12 @@ class _DataHandler(ocp.CheckpointHandler):
   """Lets an iterator with `save(path)` and `restore(path)` take part in a checkpoint."""
 
   def _path(self, directory):
-    return str(directory / f"process_{jax.process_index()}")
+    # One file for all, and for any number of processes that will go on from it.
+    return str(directory / "process_0")
 
   def save(self, directory, args):
-    args.iterator.save(self._path(directory))
+    if jax.process_index() == 0:
+      args.iterator.save(self._path(directory))
 
   def restore(self, directory, args):
     args.iterator.restore(self._path(directory))

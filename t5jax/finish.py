@@ -7,9 +7,7 @@ import os
 import subprocess
 import sys
 
-import jax
-
-from t5jax import decoding
+from t5jax import decoding, distributed, sharding
 from t5jax.settings import AT_LEAST_ONE, check_settings
 
 
@@ -22,6 +20,7 @@ class PlotLoss:
   """
 
   every: int | None = None
+  first_only = True
 
   def __post_init__(self):
     check_settings(self, every=AT_LEAST_ONE)
@@ -60,6 +59,8 @@ class ExportHF:
 
   def __call__(self, run):
     run.checkpoints.wait()
+    if not distributed.is_first():
+      return
     # In a process of its own: torch's CUDA builds crash when they are loaded beside TensorFlow, and
     # the accelerator stays with the run.
     command = [sys.executable, "-m", "t5jax.tools.convert_hf", f"--model_dir={run.path}",
@@ -89,8 +90,11 @@ class FillGaps:
     check_settings(self, every=AT_LEAST_ONE)
 
   def __call__(self, run):
-    params = jax.device_get(run.state.eval_params())
-    answers = decoding.fill_gaps(params, run.model, run.vocabulary, list(self.texts), max_length=32)
+    params = sharding.to_host(run.state.eval_params(), run.mesh)
+    if not distributed.is_first():
+      return
+    with sharding.use(sharding.local_mesh()):
+      answers = decoding.fill_gaps(params, run.model, run.vocabulary, list(self.texts), max_length=32)
     for text, (_, filled) in zip(self.texts, answers):
       run.say(f"  {text}\n  -> {filled}")
 
@@ -104,6 +108,7 @@ class Summary:
   """
 
   every: int | None = None
+  first_only = True
 
   def __call__(self, run):
     # The interpreter of this run, as one would type it: demos run in a virtual environment.

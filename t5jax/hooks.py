@@ -2,6 +2,9 @@
 
 A hook is a callable of the Run with an attribute `every`: a number of steps, or None for the end
 alone. All run when the budget is spent; those with `on_stop` also when the run is stopped early.
+
+In a run of several processes each of them calls the hooks, since what happens on all devices, all must
+ask for. What needs only the host, and happens once, has `first_only`.
 """
 
 import dataclasses
@@ -13,13 +16,15 @@ import time
 import jax
 from tqdm import tqdm
 
-from t5jax import metrics, sharding, step as steps
+from t5jax import distributed, metrics, sharding, step as steps
 from t5jax.model import flops
 from t5jax.settings import AT_LEAST_ONE, POSITIVE, check_settings
 
 
 def is_due(hook, run):
-  """True if `hook` is to be called after the step that `run` has just done."""
+  """True if `hook` is to be called after the step that `run` has just done, in this process."""
+  if getattr(hook, "first_only", False) and not distributed.is_first():
+    return False
   if run.status == "done" or (run.status == "stopped" and getattr(hook, "on_stop", False)):
     return True
   return hook.every is not None and run.spent.steps % hook.every == 0
@@ -34,6 +39,7 @@ class ProgressBar:
 
   every = 1
   on_stop = True
+  first_only = True
 
   def __init__(self):
     self._bar = None
@@ -130,7 +136,7 @@ class Evaluate:
   def __call__(self, run):
     compiled = _compile_eval_step(run.model)
     params = run.state.eval_params()
-    sums = [compiled(params, sharding.put_batch(batch, run.mesh))
+    sums = [compiled(params, sharding.put_whole_batch(batch, run.mesh))
             for batch in run.eval_batches]
     means = metrics.means(metrics.total_on_host(sums))
     run.evaluation = dict(step=run.spent.steps, loss=means["loss"], accuracy=means["accuracy"])
@@ -167,6 +173,8 @@ class Save:
 @dataclasses.dataclass
 class StopOnDivergence:
   """Ends the run with an error when the loss is not finite or jumps.
+
+  The loss is that of the whole batch in every process, so that all of them end at the same step.
 
   Put it before Log, which starts a new window, and before Save, so that the bad state is not kept.
 

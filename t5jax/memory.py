@@ -73,6 +73,31 @@ def comparison(estimated, planned):
                             for name, a, b in rows])
 
 
+def advice(trainer, error):
+  """Returns what to say, in several lines, when a device's memory is full.
+
+  Args:
+    trainer: Trainer.
+    error: what JAX raised.
+  """
+  model, data = trainer.model, trainer.data
+  lengths = ", ".join(f"{name} {length}" for name, length in data.feature_lengths.items())
+  remedies = [f"MICROBATCHES = {2 * trainer.num_microbatches}, for the same result"]
+  if model.remat != "full":
+    remedies.append(f"REMAT = {'minimal' if model.remat == 'none' else 'full'}, for the same result")
+  if trainer.mesh.shape()["data"] > 1:
+    remedies.append(f"MeshConfig.fsdp = {jax.device_count() // trainer.mesh.tensor}, to share the "
+                    "parameters, for the same result")
+  if model.param_precision == "float32":
+    remedies.append("PARAM_PRECISION = bfloat16_stochastic")
+  remedies.append("BATCH_SIZE or TASK_FEATURE_LENGTHS, lower")
+  listed = "".join(f"\n  {i}. --gin.{text}" for i, text in enumerate(remedies[:3], 1))
+  return (f"A device's memory is full: batches of {data.batch_size} examples in "
+          f"{trainer.num_microbatches} microbatch(es), lengths {lengths}, activations in {model.dtype}, "
+          f"parameters in {model.param_precision}. What helps most, in this order:{listed}\n"
+          f"--dry_run and tools/plan_memory.py tell what fits. JAX says: {str(error).splitlines()[0]}")
+
+
 def num_parameters(model):
   """How many numbers the parameters of a T5Config are."""
   return sum(math.prod(x.shape) for x in jax.tree.leaves(states.abstract_params(model)))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from t5jax import metrics
+from t5jax import distributed, metrics
 from t5jax.budget import Spent
 
 
@@ -34,10 +34,11 @@ class Run:
     status: "running", "done" (the budget is spent) or "stopped" (from outside).
     learning_rate: of the last step.
     window: {name: [sum, weight]} of the metrics since the last log, on the host.
-    signal: the signal that stopped the run, or None.
+    signal: the signal that stopped the run, in whichever process, or None.
     logged: {name: mean} of the newest record.
     evaluation: {"step", "loss", "accuracy"} of the newest evaluation, or None.
     before: budget.Spent by earlier processes of this run.
+    shard: the first part of each batch that this process holds; see sharding.local_shards.
     began: time.monotonic() when this object was made, just before the first step.
   """
 
@@ -59,6 +60,7 @@ class Run:
   logged: dict = dataclasses.field(default_factory=dict)
   evaluation: dict | None = None
   before: Spent = Spent()
+  shard: int = 0
   began: float = dataclasses.field(default_factory=time.monotonic)
   _pending: list = dataclasses.field(default_factory=list)
 
@@ -69,14 +71,27 @@ class Run:
     self.record.close()
     self.checkpoints.close()
 
-  def spend(self, batch, extra, step_metrics):
-    """Counts one step. Its metrics stay on the device until somebody asks for them."""
+  def spend(self, batch, extra, step_metrics, signal=None):
+    """Counts one step, and learns of signals. Metrics stay on the device until somebody asks for them.
+
+    Args:
+      batch: this process's part of it.
+      extra: Spent besides; its tokens, too, are those of this process's part.
+      step_metrics: {name: (sum, weight)} on the device.
+      signal: the signal that this process has received, or None.
+    """
     seconds = self.before.seconds + time.monotonic() - self.began - self.spent.seconds
-    self.spent += extra + self.cost_of(batch) + Spent(steps=1, seconds=seconds)
+    own = extra + self.cost_of(batch) + Spent(steps=1, seconds=seconds)
+    # All processes must spend the same, or their learning rates and ends differ: the tokens of all,
+    # and the clock of the first. Parts of a batch that several of them hold count once.
+    everyone = distributed.share([self.shard, own.tokens, own.seconds, signal])
+    tokens = {shard: tokens for shard, tokens, _, _ in everyone}
+    self.spent += dataclasses.replace(own, tokens=sum(tokens.values()), seconds=everyone[0][2])
+    self.signal = next((number for *_, number in everyone if number), None)
     self._pending.append(step_metrics)
 
   def cost_of(self, batch):
-    """Returns the Spent of one pass through a host batch: its real tokens, and all examples."""
+    """Returns the Spent of a pass through our part of a batch: its real tokens, and all examples."""
     tokens = np.count_nonzero(batch["encoder_input_tokens"]) + batch["decoder_loss_weights"].sum()
     return Spent(tokens=int(tokens), examples=self.trainer.data.batch_size)
 
@@ -99,7 +114,9 @@ class Run:
 
   @staticmethod
   def say(text):
-    """Prints a line without breaking the progress bar."""
+    """Prints a line without breaking the progress bar; in the first process alone."""
+    if not distributed.is_first():
+      return
     tqdm.write(text, file=sys.stdout)
     sys.stdout.flush()
 

@@ -18,25 +18,28 @@ import pathlib
 import platform
 import shutil
 import sys
+import time
 
 import jax
 import numpy as np
 
-from t5jax import config
+from t5jax import config, distributed
 from t5jax.checkpoint import saved_steps
 from t5jax.folders import exclusive, write_atomically
 
 # What may change when a run goes on: where it runs and how often it reports.
 _FREE_SETTINGS = (r"(hooks|finish|sharding|checkpoint)\.", r".*_PERIOD$", r".*\.num_eval_batches$",
                   r"(trainer\.)?Trainer\.(hooks|num_microbatches|mesh|model_dir|checkpoints)$",
-                  r"(MODEL_DIR|MICROBATCHES|EVAL_STEPS|KEEP_CHECKPOINTS)$")
+                  r"(MODEL_DIR|MICROBATCHES|EVAL_STEPS|KEEP_CHECKPOINTS|TENSOR|SLICES)$")
 _OURS = ("config.gin", "run-info.json", "model-info.txt", "model_config.json", "spiece.model",
          "metrics.jsonl", "loss.png", "tensorboard", "checkpoints", "hf")
 
 
 @contextlib.contextmanager
 def claim(model_dir, resolved_config, overwrite=False, allow_changes=False):
-  """Within it, the directory belongs to a run of this process with this configuration.
+  """Within it, the directory belongs to this run with this configuration.
+
+  Of several processes the first claims it, and the others look whether they see that.
 
   Args:
     model_dir: its path; made if missing.
@@ -49,16 +52,37 @@ def claim(model_dir, resolved_config, overwrite=False, allow_changes=False):
       cannot be written.
   """
   path = pathlib.Path(model_dir).expanduser()
+  with contextlib.ExitStack() as stack:
+    distributed.first_then_others(lambda: (
+        stack.enter_context(_claim(path, resolved_config, overwrite, allow_changes))
+        if distributed.is_first() else _see_claim(path, resolved_config)))
+    yield path
+
+
+def _see_claim(path, resolved_config, seconds=30):
+  """Raises ValueError unless the first process's config.gin is here and is ours, or soon will be."""
+  until = time.monotonic() + seconds  # Network file systems take a while.
+  while not (path / "config.gin").is_file() or (
+      (path / "config.gin").read_text(encoding="utf-8") != resolved_config):
+    if time.monotonic() > until:
+      raise ValueError(
+          f"MODEL_DIR={path}: this process does not see the config.gin that process 0 has written "
+          "there. All must have the same settings, and a file system in common.")
+    time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def _claim(path, resolved_config, overwrite, allow_changes):
   try:
     path.mkdir(parents=True, exist_ok=True)
     (path / ".lock").touch()
   except OSError as error:
-    raise ValueError(f"MODEL_DIR={model_dir} cannot be written: {error.strerror}.") from error
-  with exclusive(path, ValueError(f"MODEL_DIR={model_dir} is in use by another process.")):
+    raise ValueError(f"MODEL_DIR={path} cannot be written: {error.strerror}.") from error
+  with exclusive(path, ValueError(f"MODEL_DIR={path} is in use by another process.")):
     before = _prepare(path, resolved_config, overwrite, allow_changes)
     steps = saved_steps(path)
     try:
-      yield path
+      yield
     except ValueError:
       if before is not None and saved_steps(path) == steps:
         # Refused: the run that is there keeps the settings that fit it.
@@ -131,7 +155,32 @@ def write_model_info(path, abstract_state, mesh):
     num_bytes = sum(np.prod(leaf.shape, dtype=np.int64) * leaf.dtype.itemsize
                     for leaf in jax.tree.leaves(tree))
     rows.append(f"total {part}: {size:,} numbers, {num_bytes:,} bytes\n")
-  write_atomically(path / "model-info.txt", f"mesh: {dict(mesh.shape)}\n\n" + "\n".join(rows))
+  write_atomically(path / "model-info.txt", f"{_mesh_info(mesh)}\n\n" + "\n".join(rows))
+
+
+def _mesh_info(mesh):
+  """The mesh's axes, and the devices along them, by process and id."""
+  rows = [f"mesh: {dict(mesh.shape)}"]
+  for index, group in enumerate(mesh.devices):  # Along `data`, each [fsdp, tensor].
+    cells = ["[" + " ".join(f"{d.process_index}:{d.id}" for d in row) + "]" for row in group]
+    rows.append(f"  data {index}: {' '.join(cells)}")
+  return "\n".join([rows[0] + ", process:device in brackets of `tensor`, side by side along `fsdp`",
+                    *rows[1:]])
+
+
+def open_record(path, step):
+  """Returns the Record of a run in the process that keeps it, and one that keeps nothing elsewhere."""
+  return Record(path, step) if distributed.is_first() else _NoRecord()
+
+
+class _NoRecord:
+  """The interface of a Record, without one."""
+
+  def write(self, step, values):
+    """Does nothing."""
+
+  def close(self):
+    """Does nothing."""
 
 
 class Record:

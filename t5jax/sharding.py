@@ -6,6 +6,8 @@ import math
 
 import flax.linen as nn
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from t5jax.settings import AT_LEAST_ONE, SettingError, check_settings
@@ -27,46 +29,58 @@ RULES = (
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-  """How many devices share which work.
+  """How many devices share which work. See gin/meshes for the usual ones.
 
   Attributes:
-    data: replicas that split the batch. None: all devices that the other two leave.
-    fsdp: devices that split the batch and also hold a share of each parameter.
+    data: replicas that split the batch. None: all devices that the others leave.
+    fsdp: devices that split the batch and also hold a share of each parameter, its gradient and its
+      optimizer states (ZeRO-3). None: all devices that the others leave, `data` being 1 if not given.
     tensor: devices that split heads, feed-forward width and vocabulary.
+    slices: groups of devices between which the network is slow. They only share `data`, of which
+      this is a divisor: gradients alone cross it. None: the TPU slices there are, else one.
   """
 
   data: int | None = None
-  fsdp: int = 1
+  fsdp: int | None = 1
   tensor: int = 1
+  slices: int | None = None
 
   def __post_init__(self):
-    check_settings(self, data=AT_LEAST_ONE, fsdp=AT_LEAST_ONE, tensor=AT_LEAST_ONE)
+    check_settings(self, data=AT_LEAST_ONE, fsdp=AT_LEAST_ONE, tensor=AT_LEAST_ONE,
+                   slices=AT_LEAST_ONE)
 
-  def check(self, model, batch_size, num_microbatches, num_devices=None):
-    """Raises SettingError if model dims or batch do not split evenly over the mesh."""
+  def check(self, model, batch_size, num_microbatches, num_devices=None, eval_batch_size=None):
+    """Raises SettingError if model dims or batches do not split evenly over the mesh."""
     shape = self.shape(num_devices)
-    for dim in ("num_heads", "mlp_dim", "vocab_size"):
-      if getattr(model, dim) is not None and getattr(model, dim) % shape["tensor"]:
-        raise SettingError("MeshConfig.tensor", self.tensor,
-                           f"a divisor of T5Config.{dim} = {getattr(model, dim)}")
-    if model.emb_dim % shape["fsdp"]:
-      raise SettingError("MeshConfig.fsdp", self.fsdp, f"a divisor of T5Config.emb_dim = {model.emb_dim}")
+    for axis, dims in _SPLIT_DIMS.items():
+      sizes = {dim: getattr(model, dim) for dim in dims if getattr(model, dim) is not None}
+      if any(size % shape[axis] for size in sizes.values()):
+        listed = " and ".join(f"T5Config.{dim} = {size}" for dim, size in sizes.items())
+        raise SettingError(f"MeshConfig.{axis}", shape[axis],
+                           f"a divisor of {listed}: {_listed_divisors(sizes.values())}")
     shards = shape["data"] * shape["fsdp"] * num_microbatches
     if batch_size % shards:
       raise SettingError(
           "TaskData.batch_size", batch_size,
           f"a multiple of {shards} = {shape['data'] * shape['fsdp']} devices that split the batch x "
           f"{num_microbatches} microbatches")
+    if eval_batch_size and eval_batch_size % (shape["data"] * shape["fsdp"]):
+      raise SettingError("TaskData.eval_batch_size", eval_batch_size,
+                         f"a multiple of {shape['data'] * shape['fsdp']}, the devices that split it")
 
   def shape(self, num_devices=None):
     """Returns {"data": ..., "fsdp": ..., "tensor": ...}; without a number for the devices there are."""
     num_devices = jax.device_count() if num_devices is None else num_devices
-    rest = self.fsdp * self.tensor
-    data = num_devices // rest if self.data is None else self.data
-    if data * rest != num_devices:
+    given = self.data if self.fsdp is None else self.fsdp
+    rest = num_devices // ((given or 1) * self.tensor)
+    data, fsdp = (given or 1, rest) if self.fsdp is None else (self.data or rest, given)
+    if data * fsdp * self.tensor != num_devices:
       raise SettingError("MeshConfig.data", self.data,
                          f"data x fsdp x tensor = {num_devices}, the number of devices")
-    return dict(data=data, fsdp=self.fsdp, tensor=self.tensor)
+    if self.slices and data % self.slices:
+      raise SettingError("MeshConfig.slices", self.slices,
+                         f"a divisor of data = {data}: {_listed_divisors([data])}")
+    return dict(data=data, fsdp=fsdp, tensor=self.tensor)
 
   def make(self, devices=None):
     """Returns the jax.sharding.Mesh. Its axes are Auto: constraints are hints for GSPMD.
@@ -76,13 +90,45 @@ class MeshConfig:
     """
     devices = jax.devices() if devices is None else devices
     shape = self.shape(len(devices))
-    return jax.make_mesh(tuple(shape.values()), tuple(shape), devices=devices,
-                         axis_types=(jax.sharding.AxisType.Auto,) * len(shape))
+    groups = _slices(devices, self.slices)
+    inner = shape["data"] // len(groups), shape["fsdp"], shape["tensor"]
+    if shape["data"] % len(groups):
+      raise SettingError("MeshConfig.data", self.data, f"a multiple of the {len(groups)} TPU slices")
+    arranged = [mesh_utils.create_device_mesh(inner, group) for group in groups]
+    return jax.sharding.Mesh(np.concatenate(arranged), tuple(shape),
+                             axis_types=(jax.sharding.AxisType.Auto,) * len(shape))
 
   def make_abstract(self, num_devices):
     """Returns the mesh of so many devices, which need not exist, for shapes alone."""
     shape = self.shape(num_devices)
     return jax.sharding.AbstractMesh(tuple(shape.values()), tuple(shape))
+
+
+# Axis of the mesh -> dims of T5Config that it splits.
+_SPLIT_DIMS = {"tensor": ("num_heads", "mlp_dim", "vocab_size"), "fsdp": ("emb_dim",)}
+
+
+def _listed_divisors(numbers):
+  common = math.gcd(*numbers)
+  return ", ".join(str(i) for i in range(1, common + 1) if common % i == 0)
+
+
+def _slices(devices, count):
+  """Returns lists of equally many devices: TPU slices, else neighbours among the hosts."""
+  number = lambda device: getattr(device, "slice_index", None) or 0
+  num_found = len(set(map(number, devices)))
+  # Other devices have no slices, or every process one of its own; a slice is whole hosts there.
+  is_tpu = devices[0].platform == "tpu"
+  count = count or (num_found if is_tpu else 1)
+  if is_tpu and num_found > 1 and count != num_found:
+    raise SettingError("MeshConfig.slices", count, f"{num_found}, the number of TPU slices")
+  num_hosts = len({device.process_index for device in devices})
+  if not is_tpu and num_hosts > 1 and num_hosts % count:
+    raise SettingError("MeshConfig.slices", count,
+                       f"a divisor of the {num_hosts} processes: {_listed_divisors([num_hosts])}")
+  key = lambda device: (number(device) if is_tpu else 0, device.process_index, device.id)
+  ordered, size = sorted(devices, key=key), len(devices) // count
+  return [ordered[i * size:(i + 1) * size] for i in range(count)]
 
 
 @contextlib.contextmanager
@@ -140,8 +186,41 @@ def unbox(tree):
                       is_leaf=is_box)
 
 
+def local_shards(mesh):
+  """Which of the equal parts of a batch this process needs: (their numbers ascending, how many)."""
+  count = mesh.shape["data"] * mesh.shape["fsdp"]
+  parts = of_batch(mesh).addressable_devices_indices_map((count,)).values()
+  return sorted({part[0].start or 0 for part in parts}), count
+
+
 def put_batch(batch, mesh):
-  """Moves this process's share of a host batch to the devices as global arrays, asynchronously."""
-  sharding = of_batch(mesh)
-  return {name: jax.make_array_from_process_local_data(sharding, array)
+  """Moves this process's parts of a host batch to the devices as global arrays, asynchronously."""
+  shards, count = local_shards(mesh)
+
+  def put(array):
+    size = len(array) // len(shards)
+    local = lambda index: shards.index((index[0].start or 0) // size) * size
+    return jax.make_array_from_callback(
+        (size * count, *array.shape[1:]), of_batch(mesh),
+        lambda index: array[local(index):local(index) + size])
+
+  return {name: put(array) for name, array in batch.items()}
+
+
+def put_whole_batch(batch, mesh):
+  """Like put_batch, of a batch that every process has as a whole."""
+  return {name: jax.make_array_from_callback(array.shape, of_batch(mesh), array.__getitem__)
           for name, array in batch.items()}
+
+
+def to_host(tree, mesh):
+  """Returns a tree of global arrays as NumPy arrays, in each process. All must call it."""
+  if jax.process_count() > 1:
+    tree = jax.jit(lambda x: x, out_shardings=replicated(mesh))(tree)
+  return jax.device_get(tree)
+
+
+def local_mesh():
+  """A mesh of one device, for what one process does alone while its others wait."""
+  return jax.sharding.Mesh(np.array(jax.local_devices()[:1]).reshape(1, 1, 1),
+                           ("data", "fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 3)

@@ -2,10 +2,11 @@
 
 Any macro or parameter of the gin file can be set with --gin.NAME=value; strings need no quotes.
 A run that was stopped goes on when the same command is given again. With T5JAX_TRACEBACK=1 in the
-environment an error shows where it comes from.
+environment an error shows where it comes from. On several hosts, see MULTIHOST.md.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 
@@ -29,6 +30,7 @@ def parse_arguments(argv=None, description=__doc__):
                       help="only compile the train step and say what memory it needs")
   parser.add_argument("--print_schedule", nargs="?", const="", metavar="FILE",
                       help="only list the learning rate over the run, and draw it into FILE")
+  _add_process_arguments(parser.add_argument_group("runs of several processes"))
   argv = sys.argv[1:] if argv is None else argv
   # Taken out first: to argparse a flag with a space in it is the value of the one before.
   bindings = [flag.removeprefix("--gin.") for flag in argv if flag.startswith("--gin.")]
@@ -38,6 +40,20 @@ def parse_arguments(argv=None, description=__doc__):
   if rest:
     parser.error(f"unknown argument {rest[0]}; settings are given as --gin.NAME=value")
   return arguments, bindings
+
+
+def _add_process_arguments(group):
+  group.add_argument("--distributed", choices=["auto", "on", "off"], default="auto",
+                     help="auto: join the others on a TPU slice and under Slurm; on: wherever JAX "
+                     "finds a cluster; off: train on this host alone")
+  group.add_argument("--coordinator_address", metavar="HOST:PORT",
+                     help="elsewhere: where process 0 is to be found")
+  group.add_argument("--num_processes", type=int, metavar="N", help="elsewhere: how many there are")
+  group.add_argument("--process_id", type=int, metavar="I", help="elsewhere: which this is, from 0")
+  group.add_argument("--initialization_timeout", type=int, default=300, metavar="SECONDS",
+                     help="until all must have come")
+  group.add_argument("--heartbeat_timeout_seconds", type=int, default=100, metavar="SECONDS",
+                     help="without a sign of life, after which a process counts as dead")
 
 
 def show_schedule(trainer, path):
@@ -66,20 +82,22 @@ def show_memory(trainer):
       estimated, memory.compiled(*step, trainer.max_grad_norm, trainer.z_loss)))
 
 
-def main(argv=None):
-  """Runs the command; returns its exit status."""
-  arguments, bindings = parse_arguments(argv)
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-  # JAX takes seconds to load: not before the flags are right.
-  from t5jax import compilation, config, rundir
-  from t5jax.hooks import TrainingDiverged
-  compilation.keep_programs()
-  try:
-    trainer, resolved = config.build("t5jax.trainer.Trainer", arguments.gin_file, bindings)
-    if arguments.print_schedule is not None:
-      show_schedule(trainer, arguments.print_schedule)
-      return 0
-    trainer.check()
+def run(arguments, bindings):
+  """Does what the flags say; returns the exit status.
+
+  Raises:
+    ValueError, TrainingDiverged: what a user can do something about.
+  """
+  from t5jax import config, distributed, rundir
+  trainer, resolved = config.build("t5jax.trainer.Trainer", arguments.gin_file, bindings)
+  if arguments.print_schedule is not None:
+    show_schedule(trainer, arguments.print_schedule)
+    return 0
+  distributed.start(arguments.distributed, arguments.coordinator_address, arguments.num_processes,
+                    arguments.process_id, arguments.initialization_timeout,
+                    arguments.heartbeat_timeout_seconds)
+  with distributed.failing_together(), memory_advice(trainer):
+    distributed.together(trainer.check)
     if arguments.dry_run:
       show_memory(trainer)
       return 0
@@ -88,15 +106,43 @@ def main(argv=None):
       print(f"{resolved}\nThe settings and the first records of the data are fine.")
       return 0
     with rundir.claim(trainer.model_dir, resolved, arguments.overwrite, arguments.allow_changes):
-      run = trainer.run(arguments.stop_at_step)
+      done = trainer.run(arguments.stop_at_step)
+  if done.status == "stopped":
+    done.say(f"Stopped at step {done.spent.steps}, saved. The same command goes on from there.")
+  return 128 + done.signal if done.signal else 0  # As a shell reports a process that a signal ended.
+
+
+@contextlib.contextmanager
+def memory_advice(trainer):
+  """Turns the error of a device whose memory is full into a ValueError that says what to do."""
+  import jax
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    from t5jax import memory
+    raise ValueError(memory.advice(trainer, error)) from error
+
+
+def main(argv=None):
+  """Runs the command; returns its exit status."""
+  arguments, bindings = parse_arguments(argv)
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  # JAX takes seconds to load: not before the flags are right.
+  from t5jax import compilation, distributed
+  from t5jax.hooks import TrainingDiverged
+  compilation.keep_programs()
+  status = 1
+  try:
+    status = run(arguments, bindings)
   except (ValueError, TrainingDiverged) as error:
     if "T5JAX_TRACEBACK" in os.environ:
       raise
     print(f"error: {error}", file=sys.stderr)
-    return 1
-  if run.status == "stopped":
-    print(f"Stopped at step {run.spent.steps}, saved. The same command goes on from there.")
-  return 128 + run.signal if run.signal else 0  # As a shell reports a process that a signal ended.
+  finally:
+    distributed.finish(status)
+  return status
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any, Callable
 import jax
 import numpy as np
 
-from t5jax import rundir, sharding, state as states, step as steps
+from t5jax import distributed, rundir, sharding, state as states, step as steps
 from t5jax.budget import Budget, Spent
 from t5jax.checkpoint import CheckpointConfig, Checkpoints, write_model_config
 from t5jax.hooks import is_due
@@ -51,7 +51,7 @@ class Trainer:
       count in the budget. None for every other optimizer.
     mesh: how devices share the work.
     checkpoints: which checkpoints stay.
-    select: (state, batch) -> (batch to train on, Spent on choosing).
+    select: (state, this process's part of the batch) -> (the part to train on, Spent on choosing).
     grow: (state, progress) -> state, before each step.
   """
 
@@ -86,7 +86,7 @@ class Trainer:
 
   def check(self):
     """Raises ValueError for what cannot work, without compiling or reading much."""
-    self.mesh.check(self.model, self.data.batch_size, self.num_microbatches)
+    self._check_mesh(self.model)
     check_machine(self.model.attention, *self.data.feature_lengths.values())
     self.data.check()
     # Patterns and curvature: of any vocabulary, since nothing of it matters here but a shape.
@@ -106,7 +106,8 @@ class Trainer:
       The Run: its state, counters, and `status`, "done" or "stopped".
     """
     self.check()
-    with self._start() as run, sharding.use(run.mesh), StopSignal() as stop:
+    with self._start() as run, sharding.use(run.mesh), StopSignal() as stop, \
+        distributed.failing_together():
       train_step = steps.compile_train_step(
           jax.tree.map(lambda x: x.sharding, run.state), model=run.model, optimizer=self.optimizer,
           z_loss=self.z_loss, max_grad_norm=self.max_grad_norm,
@@ -123,10 +124,10 @@ class Trainer:
         run.state, metrics = train_step(
             run.state, sharding.put_batch(batch, run.mesh), np.float32(run.learning_rate), key,
             curvature_batch)
-        run.spend(batch, extra + cost, metrics)
-        run.status = self._status(run.spent, stop or run.spent.steps == stop_at_step)
+        run.spend(batch, extra + cost, metrics, stop.received)
+        run.status = self._status(run.spent, run.signal or run.spent.steps == stop_at_step)
         self._call_hooks(run)
-      run.signal = stop.received if run.status == "stopped" else None
+      run.signal = run.signal if run.status == "stopped" else None
     return run
 
   def _curvature_batch(self, run):
@@ -149,30 +150,35 @@ class Trainer:
   def _start(self):
     """Returns the Run, fresh or restored, after all that can be refused has been looked at."""
     path = pathlib.Path(self.model_dir).expanduser()
-    vocabulary = self.data.prepare(path)
+    vocabulary = distributed.first_then_others(lambda: self.data.prepare(path))
     model = self.model.with_vocabulary(vocabulary.size)
-    self.mesh.check(model, self.data.batch_size, self.num_microbatches)
+    self._check_mesh(model)
     rundir.check_tokenizer(path, vocabulary)
-    process = jax.process_index(), jax.process_count()
-    eval_batches = self.data.eval_batches(*process)
-    data = self.data.train_iterator(*process)
     mesh = self.mesh.make()
+    shards = sharding.local_shards(mesh)
+    eval_batches, data = distributed.together(
+        lambda: (self.data.eval_batches(), self.data.train_iterator(*shards)))
     abstract = states.abstract(model, self.optimizer, self.max_grad_norm, mesh)
     checkpoints = Checkpoints(path, self.checkpoints)
     if checkpoints.latest_step() is None:
       state, host = states.create(model, self.optimizer, self.max_grad_norm, mesh, self.seed), None
     else:
       state, host = checkpoints.restore(abstract, data)
-    rundir.write_run_info(path, vocabulary)
-    rundir.write_model_info(path, abstract, mesh)
-    write_model_config(path, model)
+    if distributed.is_first():
+      rundir.write_run_info(path, vocabulary)
+      rundir.write_model_info(path, abstract, mesh)
+      write_model_config(path, model)
     run = Run(self, path, model, vocabulary, mesh, state, data, eval_batches,
-              rundir.Record(path, step=int(state.step)), checkpoints)
+              rundir.open_record(path, int(state.step)), checkpoints, shard=shards[0][0])
     if host is not None:
       run.restore_host_state(host)
     run.status = self._status(run.spent)
     self._introduce(run)
     return run
+
+  def _check_mesh(self, model):
+    self.mesh.check(model, self.data.batch_size, self.num_microbatches,
+                    eval_batch_size=self.data.eval_batch_size)
 
   def _check_curvature(self, opt_state):
     if takes_curvature(opt_state) != (self.curvature_every is not None):
@@ -186,7 +192,7 @@ class Trainer:
     num_params = sum(leaf.size for leaf in jax.tree.leaves(run.state.params))
     entropy = self.data.unigram_entropy(run.eval_batches)
     run.say(f"jax {jax.__version__} on {jax.device_count()} x {jax.devices()[0].device_kind}, "
-            f"mesh {dict(run.mesh.shape)}")
+            f"{jax.process_count()} process(es), mesh {dict(run.mesh.shape)}")
     run.say(f"{num_params:,} parameters; {run.model.vocab_size:,} embedding rows for "
             f"{run.vocabulary.size:,} token ids; {self.data.batch_size} examples a batch")
     run.say(f"unigram entropy of the held-out targets: {entropy:.4f} nats per token")

@@ -45,7 +45,7 @@ LAYERS = [
     {"state"},
     {"model", "optim", "losses", "metrics", "schedules", "schedule_table", "budget",
      "sharding"},
-    {"settings", "folders"},
+    {"settings", "folders", "distributed"},
 ]
 
 

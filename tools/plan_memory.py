@@ -117,8 +117,9 @@ class Plan:
   def recommend(self):
     """The first layout that fits: few devices per parameter, then little recomputation."""
     fallback = None
-    for fsdp in sorted({self.trainer.mesh.fsdp, *_divisors(self.num_devices)}):
-      if fsdp < self.trainer.mesh.fsdp or self.mesh(fsdp) is None:
+    given = self.trainer.mesh.shape(self.num_devices)["fsdp"]
+    for fsdp in sorted({given, *_divisors(self.num_devices)}):
+      if fsdp < given or self.mesh(fsdp) is None:
         continue
       for remat in _REMATS:
         fit = self.fit(fsdp, remat)
@@ -145,7 +146,7 @@ def main(arguments=None):
           f"which {options.usable:.0%} usable (--usable)")
     _show_model(trainer, model, note)
     fit = plan.recommend()
-    fsdp = fit.fsdp if fit else trainer.mesh.fsdp
+    fsdp = fit.fsdp if fit else trainer.mesh.shape(num_devices)["fsdp"]
     _show_states(plan, fsdp)
     _show_activations(plan, fsdp)
     _show_recommendation(fit)

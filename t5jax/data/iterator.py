@@ -17,6 +17,8 @@ import sys
 import tempfile
 import typing
 
+import numpy as np
+
 from t5jax.data import cached, features
 from t5jax.data.online import Elements, OnlineIterator
 from t5jax.data.text_files import DataError
@@ -130,42 +132,37 @@ class TaskData:
       self.task.register(str(target))
     return Vocabulary(target, extra_ids)
 
-  def train_iterator(self, process_index=0, process_count=1):
-    """Returns an iterator over this host's part of an endless, shuffled stream.
+  def train_iterator(self, shards=(0,), num_shards=1):
+    """Returns an iterator over this host's rows of the batches of an endless, shuffled stream.
+
+    The batches, and the position that is saved, are the same whatever the number of hosts. From a
+    cache a host makes its own rows alone. Online it reads the whole stream, as each of the others does,
+    and takes its rows: a position of part of a stream would fit no other number of hosts.
 
     Args:
-      process_index: of this host.
-      process_count: number of hosts; must divide batch_size.
+      shards: of the equal parts of each batch, the numbers of those to return, ascending.
+      num_shards: how many parts there are; must divide batch_size.
 
     Returns:
       A CachedIterator or OnlineIterator: next, save, restore, epoch.
     """
-    rows = _rows("TaskData.batch_size", self.batch_size, process_index, process_count)
+    rows = _rows(self.batch_size, shards, num_shards)
     if self._has_own_cache():
       examples = self._cached_examples("train", self.seed)
       return cached.CachedIterator(examples, self.batch_size,
                                    self._cached_fingerprint(examples), rows)
-    import seqio
+    batches = self._online_batches("train", self.seed, self.batch_size)
+    return OnlineIterator(batches, self._fingerprint(), rows)
 
-    shard = seqio.ShardInfo(process_index, process_count) if process_count > 1 else None
-    batches = self._online_batches("train", self.seed, self.batch_size // process_count, shard)
-    return OnlineIterator(batches, self._fingerprint(process_index, process_count))
+  def eval_batches(self):
+    """Returns the first batches of the validation split, as a whole on every host.
 
-  def eval_batches(self, process_index=0, process_count=1):
-    """Returns this host's rows of the first batches of the validation split.
-
-    The masks are the same in every call and run, and whatever the number of hosts. Each host reads
-    the whole, so all have equally many batches; the last is filled up with rows of weight 0.
-
-    Args:
-      process_index: of this host.
-      process_count: number of hosts; must divide the evaluation batch size.
+    The masks are the same in every call and run. The last batch is filled up with rows of weight 0.
 
     Returns:
-      List of batches, each a dict of NumPy arrays [eval batch size / process_count, ...].
+      List of batches, each a dict of NumPy arrays [eval batch size, ...].
     """
     batch_size = self.eval_batch_size or self.batch_size
-    rows = _rows("TaskData.eval_batch_size", batch_size, process_index, process_count)
     if self._has_own_cache():
       examples = self._cached_examples("validation", _EVAL_SEED)
       count = min(examples.num_segments, self.num_eval_batches * batch_size)
@@ -176,7 +173,7 @@ class TaskData:
     whole = [features.pad_rows(batch, batch_size) for batch in batches]
     if not whole:
       raise DataError(f"task {self.name!r}: the validation split is empty.")
-    return [{name: x[rows] for name, x in batch.items()} for batch in whole]
+    return whole
 
   def raw_texts(self, split):
     """Yields the documents of a split as str; string features side by side where there are more."""
@@ -194,7 +191,7 @@ class TaskData:
       stretch: factor of the feature lengths for tasks other than pretraining, to see what they cut.
     """
     if self._is_pretraining():
-      examples = self._pretraining_examples(split, _EVAL_SEED, None, 1, shuffle=False)
+      examples = self._pretraining_examples(split, _EVAL_SEED, 1, shuffle=False)
     else:
       lengths = {name: stretch * length for name, length in self.feature_lengths.items()}
       examples = dataclasses.replace(self, feature_lengths=lengths)._dataset(
@@ -275,7 +272,7 @@ class TaskData:
     return {"task": self.name, "feature_lengths": dict(self.feature_lengths), "seed": self.seed,
             "cached": examples.fingerprint}
 
-  def _dataset(self, split, num_epochs, seed, shuffle, shard_info=None):
+  def _dataset(self, split, num_epochs, seed, shuffle):
     """The tf.data pipeline of single examples of a task other than pretraining."""
     import seqio
 
@@ -284,8 +281,7 @@ class TaskData:
     if self.use_cached:
       seqio.add_global_cache_dirs([os.path.expanduser(self.cache_dir)])
     options = dict(sequence_length=self.feature_lengths, split=split,
-                   shuffle=shuffle, seed=seed, shard_info=shard_info, num_epochs=num_epochs,
-                   use_cached=self.use_cached)
+                   shuffle=shuffle, seed=seed, num_epochs=num_epochs, use_cached=self.use_cached)
     if isinstance(provider, seqio.Mixture):
       options["passthrough_features"] = ["epoch"]
     else:
@@ -298,7 +294,7 @@ class TaskData:
       message = " ".join(str(error).split())
       raise DataError(f"task {provider.name!r} cannot be built: {message}") from error
 
-  def _online_batches(self, split, seed, batch_size, shard_info=None):
+  def _online_batches(self, split, seed, batch_size):
     """The tf.data pipeline of padded batches: endless and shuffled of "train", else one pass."""
     from t5jax.data import preprocessors
 
@@ -306,21 +302,21 @@ class TaskData:
     num_epochs = None if training else 1
     if self._is_pretraining():
       # Past seqio's steps on single examples, which cost as much as tokenising.
-      examples = self._pretraining_examples(split, seed, shard_info, num_epochs, training)
+      examples = self._pretraining_examples(split, seed, num_epochs, training)
       batches = examples.batch(batch_size, drop_remainder=training)
     else:
-      examples = self._dataset(split, num_epochs, seed, training, shard_info)
+      examples = self._dataset(split, num_epochs, seed, training)
       batches = self._padded(examples, batch_size, drop_remainder=training)
     return preprocessors.deterministic(batches).prefetch(2)
 
-  def _pretraining_examples(self, split, seed, shard_info, num_epochs, shuffle):
+  def _pretraining_examples(self, split, seed, num_epochs, shuffle):
     import seqio
 
     from t5jax.data import mixing, preprocessors
 
     parts, tasks = [], self.tasks(split)
     for task in tasks:
-      documents = task.source.get_dataset(split, shuffle=shuffle, seed=seed, shard_info=shard_info)
+      documents = task.source.get_dataset(split, shuffle=shuffle, seed=seed)
       with seqio.utils.map_seed_manager(seed):
         part = preprocessors.padded_groups(
             documents.repeat(num_epochs), task.output_features, self.feature_lengths,
@@ -344,7 +340,7 @@ class TaskData:
     return dataset.map(lambda x: {n: x[n] for n in names}).padded_batch(
         batch_size, shapes, padding, drop_remainder)
 
-  def _fingerprint(self, process_index, process_count):
+  def _fingerprint(self):
     """What must be the same for a saved position to make sense."""
     provider = self._registered()
     vocabulary = Vocabulary.of(sentencepiece_of(provider))
@@ -356,7 +352,7 @@ class TaskData:
     return {"task": provider.name, "feature_lengths": dict(self.feature_lengths),
             "batch_size": self.batch_size, "seed": self.seed,
             "shuffle_buffer_size": self.shuffle_buffer_size, "vocabulary": vocabulary.sha256,
-            "files": shards, "process_index": process_index, "process_count": process_count}
+            "files": shards}
 
 
 def _import_tensorflow():
@@ -365,8 +361,9 @@ def _import_tensorflow():
     import seqio  # noqa: F401  (it loads TensorFlow Text, which logs as well)
     import tensorflow as tf
 
-  with contextlib.suppress(RuntimeError):  # Too late once TensorFlow has started.
-    tf.config.set_visible_devices([], "GPU")
+  for kind in ("GPU", "TPU"):  # They are JAX's; TensorFlow would take all of their memory.
+    with contextlib.suppress(RuntimeError):  # Too late once TensorFlow has started.
+      tf.config.set_visible_devices([], kind)
 
 
 @contextlib.contextmanager
@@ -392,12 +389,12 @@ def sentencepiece_of(provider):
   return vocabulary
 
 
-def _rows(setting, batch_size, process_index, process_count):
-  """The rows of a batch that are a host's."""
-  if batch_size % process_count:
-    raise SettingError(setting, batch_size, f"a multiple of the number of hosts, {process_count}")
-  count = batch_size // process_count
-  return slice(process_index * count, (process_index + 1) * count)
+def _rows(batch_size, shards, num_shards):
+  """The rows of a batch, int64, that are in these of its equal parts."""
+  if batch_size % num_shards:
+    raise SettingError("TaskData.batch_size", batch_size,
+                       f"a multiple of the {num_shards} parts that the devices split it into")
+  return np.arange(batch_size).reshape(num_shards, -1)[list(shards)].ravel()
 
 
 def _module_exists(name):

