@@ -172,6 +172,8 @@ def _explain(error):
     name = match[1].rpartition(".")[2]
     return (f"{match[1]} is set, but {match[2]} has no such part."
             + nearest(name, [n for n in vars(sys.modules[match[2]]) if n[0] != "_"]))
+  if match := re.match(r"(\w+)\(\) missing .* argument: 'learning_rate'", first):
+    return f"@{match[1]}() is written with brackets, but it is called later: write @{match[1]}."
   # Gin adds where in the file it happened, which is what helps for all the rest.
   return f"{type(error).__name__}: " + " ".join(message.split())
 

@@ -85,6 +85,14 @@ def check_settings(settings, **ranges):
       raise SettingError(setting, value, _describe(hints[field.name], allowed))
 
 
+def check_optimizer(setting, optimizer):
+  """Raises SettingError unless `optimizer` is a function of the learning rate that gives Optax's form."""
+  if not callable(optimizer) or not hasattr(optimizer(0.0), "update"):
+    raise SettingError(setting, getattr(optimizer, "__name__", optimizer),
+                       "a function of the learning rate: @optim.adamw, but @optim.grouped() and "
+                       "@optim.quantized()")
+
+
 def check_numbers(owner, **values_and_ranges):
   """Checks the numeric arguments of a function: check_numbers("adafactor", beta1=(0.9, DECAY)).
 

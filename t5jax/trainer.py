@@ -15,7 +15,8 @@ from t5jax.model.attend import check_machine
 from t5jax.model.config import VOCAB_MULTIPLE, T5Config
 from t5jax.optim import takes_curvature
 from t5jax.run import Run, StopSignal
-from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, SettingError, check_settings
+from t5jax.settings import (
+    AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, SettingError, check_optimizer, check_settings)
 
 
 def every_batch(state, batch):
@@ -79,9 +80,7 @@ class Trainer:
                    max_grad_norm=POSITIVE, z_loss=NON_NEGATIVE, curvature_every=AT_LEAST_ONE,
                    seed=NON_NEGATIVE)
     # Raises on settings that cannot be, before anything is compiled.
-    if not hasattr(self.optimizer(0.0), "update"):
-      raise SettingError("Trainer.optimizer", getattr(self.optimizer, "__name__", self.optimizer),
-                         "a function of the learning rate: @optim.adamw, but @optim.grouped()")
+    check_optimizer("Trainer.optimizer", self.optimizer)
     self.schedule(0.0)
 
   def check(self):

@@ -156,6 +156,24 @@ def test_base_is_nanot5s_default(build):
     assert trainer.learning_rate * trainer.schedule(step / 65_536) == pytest.approx(rate)
 
 
+@pytest.mark.parametrize("binding, message", [
+    ("trainer.Trainer.optimizer = @optim.adamw()", "@adamw\\(\\).*write @adamw"),
+    ("trainer.Trainer.optimizer = @optim.quantized", "quantized.optimizer.*@optim.quantized\\(\\)"),
+    ("""trainer.Trainer.optimizer = @optim.grouped()
+optim.grouped.optimizer = @optim.quantized""", "quantized.optimizer.*@optim.quantized\\(\\)")])
+def test_brackets_of_optimizers(build, tmp_path, binding, message):
+  """Some are functions of the learning rate, others give one."""
+  (tmp_path / "mine.gin").write_text(f"""from __gin__ import dynamic_registration
+from t5jax import optim
+from t5jax import trainer
+include "base.gin"
+{binding}
+optim.quantized.optimizer = @optim.adamw
+""")
+  with pytest.raises(config.ConfigError, match=message):
+    build("mine.gin")
+
+
 def test_groups_of_parameters(build, tmp_path):
   (tmp_path / "mine.gin").write_text("""from __gin__ import dynamic_registration
 from t5jax import optim

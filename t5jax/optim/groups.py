@@ -17,7 +17,7 @@ import optax
 
 from t5jax.optim.matrices import path_name, tree_map
 from t5jax.optim.patterns import check_all_match, check_patterns, matches
-from t5jax.settings import POSITIVE, SettingError, check_numbers
+from t5jax.settings import POSITIVE, SettingError, check_numbers, check_optimizer
 
 _FROZEN, _REST = "frozen", "rest"
 
@@ -37,6 +37,7 @@ def grouped(optimizer, frozen=(), learning_rates=None):
     SettingError: on impossible settings here; on patterns that match nothing, or the same
       parameter, when the state is initialised.
   """
+  check_optimizer("grouped.optimizer", optimizer)
   learning_rates = {} if learning_rates is None else learning_rates
   if not isinstance(learning_rates, dict):
     raise SettingError("grouped.learning_rates", learning_rates, "{pattern: factor}")

@@ -28,7 +28,7 @@ import optax
 
 from t5jax.optim.matrices import matrix_axes, names, tree_map
 from t5jax.optim.patterns import check_all_match, check_patterns, matches
-from t5jax.settings import AT_LEAST_ONE, SettingError, check_numbers
+from t5jax.settings import AT_LEAST_ONE, SettingError, check_numbers, check_optimizer
 
 # Field of an optimizer's state -> whether it holds second moments: kept without sign, as a root.
 _MOMENTS = {"mu": False, "trace": False, "nu": True}
@@ -111,6 +111,7 @@ def quantized(optimizer, block_size=256, exclude=SENSITIVE):
     SettingError: on impossible settings here; on patterns that match nothing, or if nothing is left
       to quantise, when the state is initialised.
   """
+  check_optimizer("quantized.optimizer", optimizer)
   check_numbers("quantized", block_size=(block_size, AT_LEAST_ONE))
   check_patterns("quantized.exclude", exclude)
 

@@ -135,14 +135,14 @@ def test_forward_and_backward_lower_for(platform, dtype):
   assert exported.mlir_module().count(target) == 3
 
 
-@pytest.mark.parametrize("grows", [True, False])
-def test_memory(grows):
-  """Four times the length: the reference takes sixteen times the memory, the kernels four."""
-  def temporary_bytes(length):
+def test_memory():
+  """Four times the length: the kernels take four times the memory, the reference at least twice that."""
+  def temporary_bytes(implementation, length):
     arrays, starts, d_out = operands(length, length, batch=1)
-    run = functools.partial(results, "xla" if grows else "pallas", starts=starts)
+    run = functools.partial(results, implementation, starts=starts)
     lowered = jax.jit(lambda arrays, d_out: run(arrays, d_out=d_out)).lower(arrays, d_out)
     return lowered.compile().memory_analysis().temp_size_in_bytes
 
-  ratio = temporary_bytes(2048) / temporary_bytes(512)
-  assert 12 < ratio < 20 if grows else 2 < ratio < 4.5
+  growth = lambda implementation: (
+      temporary_bytes(implementation, 2048) / temporary_bytes(implementation, 512))
+  assert growth("pallas") < 4.5 and growth("xla") > 8

@@ -11,23 +11,21 @@ from tests import tiny
 def by_hand(params, config, inputs, targets):
   """The logits of T5(config) from its layers one by one."""
   table = params["token_embedder"]["embedding"]
-  padding_bias = t5.MASKED * (inputs == 0)[:, None, None, :].astype(jnp.float32)
+  encoder_segments = (inputs != 0).astype(jnp.int32)
 
-  def bias(part, length):
-    module = t5._relative_bias(config, bidirectional=part == "encoder")
-    return module.apply({"params": params[part]["relpos_bias"]}, length, length)
-
-  def stack(part, x, bias, encoded, depth):
+  def stack(part, x, encoded, depth):
+    module = t5.RelativePositionBias(
+        config.num_heads, part == "encoder", config.relative_attention_num_buckets,
+        config.relative_attention_max_distance, std=1.0)
+    bias = module.apply({"params": params[part]["relpos_bias"]})
     for i in range(depth):
       weights = jax.tree.map(lambda array: array[i], params[part]["layers"])
       x, _ = t5.Layer(config, deterministic=True).apply(
-          {"params": weights}, x, bias, padding_bias, encoded, None)
+          {"params": weights}, x, bias, None, encoder_segments, encoded, None)
     return layers.RMSNorm(config.layer_norm_epsilon).apply({"params": params[part][f"{part}_norm"]}, x)
 
-  encoded = stack("encoder", table[inputs], bias("encoder", inputs.shape[1]), None,
-                  config.num_encoder_layers)
-  causal = bias("decoder", targets.shape[1]) + t5.MASKED * ~jnp.tri(targets.shape[1], dtype=bool)
-  hidden = stack("decoder", table[targets], causal, encoded, config.num_decoder_layers)
+  encoded = stack("encoder", table[inputs], None, config.num_encoder_layers)
+  hidden = stack("decoder", table[targets], encoded, config.num_decoder_layers)
   return hidden @ params["logits_dense"]["kernel"]
 
 
