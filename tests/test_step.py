@@ -60,7 +60,8 @@ def test_peak_memory_falls_as_microbatches_rise():
   assert peaks[0] > 1.5 * peaks[1] > 2 * peaks[2]
 
 
-@pytest.mark.parametrize("optimizer", [optim.adamw_rms, optim.adafactor])
+@pytest.mark.parametrize("optimizer", [
+    optim.adamw_rms, pytest.param(optim.adafactor, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mesh", [dict(data=8), dict(fsdp=8), dict(data=2, fsdp=2, tensor=2),
                                   dict(data=2, tensor=4), dict(data=1, tensor=2)], ids=str)
 def test_meshes_agree(mesh, optimizer):
