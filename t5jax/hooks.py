@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from t5jax import distributed, metrics, sharding, step as steps
 from t5jax.model import flops
-from t5jax.settings import AT_LEAST_ONE, POSITIVE, check_settings
+from t5jax.settings import AT_LEAST_ONE, POSITIVE, Range, check_settings
 
 
 def is_due(hook, run):
@@ -148,6 +148,37 @@ class Evaluate:
 @functools.lru_cache(maxsize=4)
 def _compile_eval_step(model):
   return jax.jit(functools.partial(steps.eval_step, model=model))
+
+
+@dataclasses.dataclass
+class Profile:
+  """Records what the devices do in some steps, for TensorBoard's profiler (pip install xprof).
+
+  Attributes:
+    first: number of the first step, at least 2: the first one compiles.
+    last: number of the last step.
+  """
+
+  first: int
+  last: int
+  every = 1
+  on_stop = True
+  first_only = True
+
+  def __post_init__(self):
+    check_settings(self, first=Range(low=2), last=Range(low=self.first))
+    self._is_on = False
+
+  def __call__(self, run):
+    is_inside = self.first <= run.spent.steps + 1 <= self.last and run.status == "running"
+    if is_inside != self._is_on:
+      jax.block_until_ready(run.state)  # The devices are behind.
+      if is_inside:
+        jax.profiler.start_trace(str(run.path / "tensorboard"))
+      else:
+        jax.profiler.stop_trace()
+        run.say(f"Profile up to step {run.spent.steps}: tensorboard --logdir={run.path / 'tensorboard'}")
+    self._is_on = is_inside
 
 
 @dataclasses.dataclass

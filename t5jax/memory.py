@@ -84,7 +84,7 @@ def advice(trainer, error):
   lengths = ", ".join(f"{name} {length}" for name, length in data.feature_lengths.items())
   remedies = [f"MICROBATCHES = {2 * trainer.num_microbatches}, for the same result"]
   if model.remat != "full":
-    remedies.append(f"REMAT = {'minimal' if model.remat == 'none' else 'full'}, for the same result")
+    remedies.append(f"REMAT = {'minimal' if model.remat in ('none', 'dots') else 'full'}, for the same result")
   if trainer.mesh.shape()["data"] > 1:
     remedies.append(f"MeshConfig.fsdp = {jax.device_count() // trainer.mesh.tensor}, to share the "
                     "parameters, for the same result")
@@ -103,9 +103,10 @@ def num_parameters(model):
   return sum(math.prod(x.shape) for x in jax.tree.leaves(states.abstract_params(model)))
 
 
-def batch_shapes(batch_size, feature_lengths):
-  """Returns a batch of span corruption as ShapeDtypeStructs."""
-  array = lambda length, dtype: jax.ShapeDtypeStruct((batch_size, length), dtype)
+def batch_shapes(batch_size, feature_lengths, mesh=None):
+  """Returns a batch of span corruption as ShapeDtypeStructs, on the devices of a mesh if there is one."""
+  layout = mesh and sharding.of_batch(mesh)
+  array = lambda length, dtype: jax.ShapeDtypeStruct((batch_size, length), dtype, sharding=layout)
   inputs, targets = feature_lengths["inputs"], feature_lengths["targets"]
   return dict(
       encoder_input_tokens=array(inputs, jnp.int32), decoder_input_tokens=array(targets, jnp.int32),
@@ -158,9 +159,9 @@ def activation_bytes(model, mesh, feature_lengths):
   chunk = lambda rows: 4 * local.vocab_size * min(rows * feature_lengths["targets"], CHUNK_TOKENS)
   saved = _linear(lambda rows: _saved_bytes(local, rows, feature_lengths))
   layer = lambda rows: 0
-  if model.remat != "none":
-    everything = _linear(lambda rows: _saved_bytes(
-        dataclasses.replace(local, remat="none"), rows, feature_lengths))
+  plain = dataclasses.replace(local, remat="none", decoder_remat=None)
+  if plain != local:
+    everything = _linear(lambda rows: _saved_bytes(plain, rows, feature_lengths))
     num_layers = model.num_encoder_layers + model.num_decoder_layers
     layer = lambda rows: (everything(rows) - saved(rows)) / num_layers
   return saved, lambda rows: int(max(2 * chunk(rows), layer(rows)))
@@ -179,15 +180,14 @@ def compile_step(model, optimizer, mesh, batch_size, feature_lengths, num_microb
   step = steps.compile_train_step(
       jax.tree.map(lambda x: x.sharding, state), model=model, optimizer=optimizer, z_loss=z_loss,
       max_grad_norm=max_grad_norm, num_microbatches=num_microbatches)
-  batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.of_batch(mesh))
-           for name, x in batch_shapes(batch_size, feature_lengths).items()}
+  batch = batch_shapes(batch_size, feature_lengths, mesh)
   rate, key = jax.ShapeDtypeStruct((), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
   with sharding.use(mesh):
     return step.lower(state, batch, rate, key).compile()
 
 
 def _saved_bytes(model, rows, feature_lengths):
-  """Bytes of the results, other than parameters and batch, that the backward pass uses."""
+  """Bytes on the device of the results, other than parameters and batch, that the backward pass uses."""
   if model.attention == "cudnn":  # Cannot be traced where there is no GPU. What it saves is the same.
     model = dataclasses.replace(model, attention="pallas")
   params = jax.tree.map(
@@ -199,7 +199,8 @@ def _saved_bytes(model, rows, feature_lengths):
         {"params": p}, batch["encoder_input_tokens"], batch["decoder_input_tokens"], method="decode"), params)
 
   jaxpr = jax.make_jaxpr(forward)(params, batch_shapes(rows, feature_lengths)).jaxpr
-  results = {x for x in jaxpr.outvars if not isinstance(x, jax.extend.core.Literal)}
+  results = {x for x in jaxpr.outvars if not isinstance(x, jax.extend.core.Literal)
+             and x.aval.memory_space != jax.memory.Space.Host}
   return sum(math.prod(x.aval.shape) * x.aval.dtype.itemsize for x in results - set(jaxpr.invars))
 
 

@@ -12,6 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from t5jax.settings import AT_LEAST_ONE, SettingError, check_settings
 
+HOST_MEMORY = "pinned_host"  # JAX's name of the host memory that devices can reach.
+
 # Logical axis of a tensor -> axis of the mesh. The first rule that still fits is taken.
 RULES = (
     ("batch", ("data", "fsdp")),
@@ -131,6 +133,13 @@ def _slices(devices, count):
   return [ordered[i * size:(i + 1) * size] for i in range(count)]
 
 
+def check_host_memory(setting, value, valid):
+  """Raises SettingError if the devices cannot reach the host's memory."""
+  device = jax.local_devices()[0]
+  if HOST_MEMORY not in {memory.kind for memory in device.addressable_memories()}:
+    raise SettingError(setting, value, f"{valid}: {device.device_kind} has no {HOST_MEMORY} memory")
+
+
 @contextlib.contextmanager
 def use(mesh):
   """Within it, logical axis names in the model mean axes of `mesh`."""
@@ -211,6 +220,11 @@ def put_whole_batch(batch, mesh):
   """Like put_batch, of a batch that every process has as a whole."""
   return {name: jax.make_array_from_callback(array.shape, of_batch(mesh), array.__getitem__)
           for name, array in batch.items()}
+
+
+def put_everywhere(number, mesh):
+  """Copies a NumPy scalar, the same in every process, to all devices, asynchronously."""
+  return jax.make_array_from_callback((), replicated(mesh), lambda _: number)
 
 
 def to_host(tree, mesh):

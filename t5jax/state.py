@@ -72,7 +72,7 @@ def initialise(model, key):
 
 def _for_shapes(model):
   """The config without what changes no parameter: all that it leaves the same share one program."""
-  return dataclasses.replace(model, dtype="float32", remat="none", attention="xla",
+  return dataclasses.replace(model, dtype="float32", remat="none", decoder_remat=None, attention="xla",
                              dropout_rate=0.0, param_precision="float32")
 
 

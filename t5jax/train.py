@@ -7,6 +7,7 @@ environment an error shows where it comes from. On several hosts, see MULTIHOST.
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import sys
 
@@ -28,6 +29,8 @@ def parse_arguments(argv=None, description=__doc__):
                       help="only check the configuration and the data, then leave")
   parser.add_argument("--dry_run", action="store_true",
                       help="only compile the train step and say what memory it needs")
+  parser.add_argument("--profile", type=_steps, metavar="FIRST:LAST",
+                      help="record what the devices do in these steps, for TensorBoard's profiler")
   parser.add_argument("--print_schedule", nargs="?", const="", metavar="FILE",
                       help="only list the learning rate over the run, and draw it into FILE")
   _add_process_arguments(parser.add_argument_group("runs of several processes"))
@@ -40,6 +43,14 @@ def parse_arguments(argv=None, description=__doc__):
   if rest:
     parser.error(f"unknown argument {rest[0]}; settings are given as --gin.NAME=value")
   return arguments, bindings
+
+
+def _steps(text):
+  """"10:15" -> (10, 15)."""
+  first, _, last = text.partition(":")
+  if not (first.isdigit() and last.isdigit() and 2 <= int(first) <= int(last)):
+    raise argparse.ArgumentTypeError(f"{text!r}: expected FIRST:LAST, numbers of steps from 2 on, as 10:15")
+  return int(first), int(last)
 
 
 def _add_process_arguments(group):
@@ -88,11 +99,13 @@ def run(arguments, bindings):
   Raises:
     ValueError, TrainingDiverged: what a user can do something about.
   """
-  from t5jax import config, distributed, rundir
+  from t5jax import config, distributed, hooks, rundir
   trainer, resolved = config.build("t5jax.trainer.Trainer", arguments.gin_file, bindings)
   if arguments.print_schedule is not None:
     show_schedule(trainer, arguments.print_schedule)
     return 0
+  if arguments.profile:
+    trainer = dataclasses.replace(trainer, hooks=(*trainer.hooks, hooks.Profile(*arguments.profile)))
   distributed.start(arguments.distributed, arguments.coordinator_address, arguments.num_processes,
                     arguments.process_id, arguments.initialization_timeout,
                     arguments.heartbeat_timeout_seconds)

@@ -1,13 +1,15 @@
 """The trainer: a frozen dataclass of parts, and `run`, the loop."""
 
+import concurrent.futures
 import dataclasses
+import itertools
 import pathlib
 from typing import Any, Callable
 
 import jax
 import numpy as np
 
-from t5jax import distributed, rundir, sharding, state as states, step as steps
+from t5jax import distributed, memory, rundir, sharding, state as states, step as steps
 from t5jax.budget import Budget, Spent
 from t5jax.checkpoint import CheckpointConfig, Checkpoints, write_model_config
 from t5jax.hooks import is_due
@@ -87,6 +89,8 @@ class Trainer:
     """Raises ValueError for what cannot work, without compiling or reading much."""
     self._check_mesh(self.model)
     check_machine(self.model.attention, *self.data.feature_lengths.values())
+    if "offload" in (self.model.remat, self.model.decoder_remat):
+      sharding.check_host_memory("T5Config.remat", "offload", "'minimal' or 'full'")
     self.data.check()
     # Patterns and curvature: of any vocabulary, since nothing of it matters here but a shape.
     size = self.model.vocab_size or VOCAB_MULTIPLE * self.mesh.tensor
@@ -111,27 +115,43 @@ class Trainer:
           jax.tree.map(lambda x: x.sharding, run.state), model=run.model, optimizer=self.optimizer,
           z_loss=self.z_loss, max_grad_norm=self.max_grad_norm,
           num_microbatches=self.num_microbatches)
-      key = jax.random.key(self.seed)
+      key = jax.jit(lambda: jax.random.key(self.seed), out_shardings=sharding.replicated(run.mesh))()
       if run.status == "done":
         self._call_hooks(run)
+        return run
+      batches = itertools.chain([self._first_batch(run, train_step, key)], run.data)
       while run.status == "running":
         progress = self.budget.progress(run.spent)
         run.state = self.grow(run.state, progress)
-        batch, extra = self.select(run.state, next(run.data))
+        batch, extra = self.select(run.state, next(batches))
         curvature_batch, cost = self._curvature_batch(run)
         run.learning_rate = self.learning_rate * self.schedule(progress)
         run.state, metrics = train_step(
-            run.state, sharding.put_batch(batch, run.mesh), np.float32(run.learning_rate), key,
-            curvature_batch)
+            run.state, sharding.put_batch(batch, run.mesh),
+            sharding.put_everywhere(np.float32(run.learning_rate), run.mesh), key, curvature_batch)
         run.spend(batch, extra + cost, metrics, stop.received)
         run.status = self._status(run.spent, run.signal or run.spent.steps == stop_at_step)
         self._call_hooks(run)
       run.signal = run.signal if run.status == "stopped" else None
     return run
 
+  def _first_batch(self, run, train_step, key):
+    """Returns the next batch, for which the data may take long, and meanwhile compiles the step."""
+    if self.select is not every_batch or self.grow is not same_state:
+      return next(run.data)  # What the step will be given is not known yet.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+      batch = pool.submit(next, run.data)
+      shapes = memory.batch_shapes(self.data.batch_size, self.data.feature_lengths, run.mesh)
+      rate = sharding.put_everywhere(np.float32(0), run.mesh)
+      train_step.lower(run.state, shapes, rate, key, shapes if self._needs_curvature(run) else None).compile()
+      return batch.result()
+
+  def _needs_curvature(self, run):
+    return self.curvature_every is not None and run.spent.steps % self.curvature_every == 0
+
   def _curvature_batch(self, run):
     """Returns (a batch on the devices or None, the Spent on it) for the coming step."""
-    if self.curvature_every is None or run.spent.steps % self.curvature_every:
+    if not self._needs_curvature(run):
       return None, Spent()
     batch = next(run.data)
     return sharding.put_batch(batch, run.mesh), run.cost_of(batch)

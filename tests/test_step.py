@@ -229,9 +229,9 @@ def test_one_compilation_and_no_host_transfer_in_the_loop():
 def test_remat_changes_nothing():
   params, batch = tiny.parameters(tiny.model()), tiny.batch()
   plain, _ = gradients(params, batch, tiny.model(), 1)
-  for remat in ("minimal", "full"):
-    again, _ = gradients(params, batch, tiny.model(remat=remat), 1)
-    assert relative_difference(again, plain) < 1e-5
+  for remat, decoder in (("minimal", None), ("full", "dots"), ("offload", None)):
+    again, _ = gradients(params, batch, tiny.model(remat=remat, decoder_remat=decoder), 1)
+    assert relative_difference(again, plain) < 1e-5, remat
 
 
 def test_dropout_is_a_function_of_seed_and_step():

@@ -137,7 +137,7 @@ def main(arguments=None):
     device = _device(options)
     trainer, _ = config.build("t5jax.trainer.Trainer", options.gin_file,
                               ["MODEL_DIR=unused", *bindings])
-    model, note = _sized(trainer)
+    model, note = sized(trainer)
     num_devices = options.num_devices or device.count
     trainer.mesh.check(model, trainer.data.batch_size, 1, num_devices)
     budget = int(options.usable * device.memory_gib * _GIB)
@@ -239,7 +239,7 @@ def _steps(budget, tokens_per_step, batch_size, speed, tokens):
   return budget.amount / per_step[budget.unit]
 
 
-def _sized(trainer):
+def sized(trainer):
   """Returns (T5Config with vocab_size set, what to say of it); reads no more than a vocabulary file."""
   task, model = trainer.data.task, trainer.model
   if model.vocab_size is not None:

@@ -119,7 +119,8 @@ def _compare_logits(model, params, config, tolerance):
   encoder_tokens, decoder_tokens = (
       rng.integers(1, config.vocab_size, (2, length)) for length in (24, 12))
   encoder_tokens[1, 15:] = 0
-  config = dataclasses.replace(config, dtype="float32", dropout_rate=0.0, remat="none", attention="xla")
+  config = dataclasses.replace(config, dtype="float32", dropout_rate=0.0, remat="none", decoder_remat=None,
+                               attention="xla")
   with jax.default_matmul_precision("highest"):  # Accelerators multiply float32 coarsely otherwise.
     ours = np.asarray(jax.jit(T5(config).apply)({"params": params}, encoder_tokens, decoder_tokens))
   mask = torch.from_numpy((encoder_tokens != 0).astype(np.int64))

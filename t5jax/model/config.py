@@ -32,8 +32,10 @@ class T5Config:
     dtype: of activations and of the operands of every matmul but the logits' accumulation.
       Norm statistics, attention softmax, logits and loss are always float32.
     param_precision: how parameters are kept between steps, a policy of optim/precision.py.
-    remat: what the backward pass recomputes, per layer: "none" saves all, "minimal" keeps the
-      results of weight matmuls, "full" keeps only each layer's input.
+    remat: what the backward pass recomputes, per layer: "none" saves all, "dots" the results of all
+      matmuls, "minimal" of those with weights, "offload" the same in the host's memory, where devices
+      reach it, and "full" only each layer's input.
+    decoder_remat: the decoder's, where it is to differ from the encoder's.
     attention: what computes it. "xla" materialises the weights [batch, heads, length, length]; the only
       one with dropout, and best for short rows. "cudnn" is NVIDIA's fused kernel: bfloat16, even lengths,
       a bias [heads, length, length]. "pallas" is ours (model/flash.py): memory linear in length, on
@@ -57,7 +59,8 @@ class T5Config:
   dtype: Literal["bfloat16", "float32"] = "bfloat16"
   param_precision: Literal["float32", "bfloat16_stochastic", "bfloat16_kahan", "bfloat16_master",
                            "bfloat16_nearest"] = "float32"
-  remat: Literal["none", "minimal", "full"] = "none"
+  remat: Literal["none", "dots", "minimal", "offload", "full"] = "none"
+  decoder_remat: Literal["none", "dots", "minimal", "offload", "full"] | None = None
   attention: Literal["xla", "cudnn", "pallas"] = "xla"
   relative_attention_num_buckets: int = 32
   relative_attention_max_distance: int = 128

@@ -15,9 +15,12 @@ from t5jax.model import layers
 from t5jax.model.attend import MASKED
 from t5jax.model.attention import Attention, RelativePositionBias
 from t5jax.model.config import T5Config
+from t5jax.sharding import HOST_MEMORY
 
 _REMAT_POLICIES = {
+    "dots": jax.checkpoint_policies.dots_saveable,
     "minimal": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", HOST_MEMORY),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -61,12 +64,12 @@ class Layer(nn.Module):
     return layers.Dropout(self.config.dropout_rate, self.deterministic)(x)
 
 
-def _scan_layers(config, num_layers, deterministic, cache_length=None):
+def _scan_layers(config, num_layers, remat, deterministic, cache_length=None):
   """Returns `num_layers` layers as one module whose parameters carry a leading `layers` axis."""
   layer = Layer
-  if config.remat != "none":
+  if remat != "none":
     # Under scan the compiler cannot merge the recomputation with the original anyway.
-    layer = nn.remat(Layer, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
+    layer = nn.remat(Layer, prevent_cse=False, policy=_REMAT_POLICIES[remat])
   scanned = nn.scan(
       layer, variable_axes={"params": 0, "cache": 0}, split_rngs={"params": True, "dropout": True},
       in_axes=nn.broadcast, length=num_layers, metadata_params={nn.PARTITION_NAME: "layers"})
@@ -94,7 +97,8 @@ class Encoder(nn.Module):
   def __call__(self, x, segments, key_segments):
     dropout = layers.Dropout(self.config.dropout_rate, self.deterministic)
     bias = _for_all_layers(self.config, _relative_bias(self.config, bidirectional=True), x.shape[1])
-    x, _ = _scan_layers(self.config, self.config.num_encoder_layers, self.deterministic)(
+    config = self.config
+    x, _ = _scan_layers(config, config.num_encoder_layers, config.remat, self.deterministic)(
         dropout(x), bias, segments, key_segments, None, None)
     return dropout(layers.RMSNorm(self.config.layer_norm_epsilon, name="encoder_norm")(x))
 
@@ -120,7 +124,8 @@ class Decoder(nn.Module):
       bias = bias.at(position, self.cache_length)
       bias += MASKED * (jnp.arange(self.cache_length) > position)
     dropout = layers.Dropout(config.dropout_rate, self.deterministic)
-    x, _ = _scan_layers(config, config.num_decoder_layers, self.deterministic, self.cache_length)(
+    remat = config.decoder_remat or config.remat
+    x, _ = _scan_layers(config, config.num_decoder_layers, remat, self.deterministic, self.cache_length)(
         dropout(x), bias, segments, encoder_segments, encoded, position)
     # A tied head finds the input token's own embedding in x: at scale 1 its logit would start at
     # sqrt(emb_dim), and the first loss with it.
