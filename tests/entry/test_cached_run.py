@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.entry.conftest import records, run_module
 
 CACHED = ("--gin_file=tiny.gin", "--gin.CACHE_DIR=cache", "--gin.USE_CACHED_TASKS=True")
@@ -11,6 +13,7 @@ def train(project, name, *flags, **options):
   return run_module("t5jax.train", *CACHED, f"--gin.MODEL_DIR={name}", *flags, cwd=project, **options)
 
 
+@pytest.mark.slow  # tests/data/test_cached.py restores the iterator, test_resume.py such a run online.
 def test_a_run_from_a_cache_resumes_bit_for_bit(project):
   missing = train(project, "straight", check=False)
   assert missing.returncode == 1
