@@ -33,6 +33,11 @@ def same_state(state, progress):
   return state
 
 
+def _put(batch, mesh):
+  """Moves what the step uses of a host batch to the devices: all but the epoch."""
+  return sharding.put_batch({name: x for name, x in batch.items() if name != "epoch"}, mesh)
+
+
 @dataclasses.dataclass(frozen=True)
 class Trainer:
   """All that a run is made of.
@@ -127,7 +132,7 @@ class Trainer:
         curvature_batch, cost = self._curvature_batch(run)
         run.learning_rate = self.learning_rate * self.schedule(progress)
         run.state, metrics = train_step(
-            run.state, sharding.put_batch(batch, run.mesh),
+            run.state, _put(batch, run.mesh),
             sharding.put_everywhere(np.float32(run.learning_rate), run.mesh), key, curvature_batch)
         run.spend(batch, extra + cost, metrics, stop.received)
         run.status = self._status(run.spent, run.signal or run.spent.steps == stop_at_step)
@@ -143,7 +148,8 @@ class Trainer:
       batch = pool.submit(next, run.data)
       shapes = memory.batch_shapes(self.data.batch_size, self.data.feature_lengths, run.mesh)
       rate = sharding.put_everywhere(np.float32(0), run.mesh)
-      train_step.lower(run.state, shapes, rate, key, shapes if self._needs_curvature(run) else None).compile()
+      curvature = shapes if self._needs_curvature(run) else None
+      train_step.lower(run.state, shapes, rate, key, curvature).compile()
       return batch.result()
 
   def _needs_curvature(self, run):
@@ -154,7 +160,7 @@ class Trainer:
     if not self._needs_curvature(run):
       return None, Spent()
     batch = next(run.data)
-    return sharding.put_batch(batch, run.mesh), run.cost_of(batch)
+    return _put(batch, run.mesh), run.cost_of(batch)
 
   def _status(self, spent, stop=False):
     if self.budget.progress(spent) >= 1:
