@@ -25,7 +25,7 @@ def gradients(params):
 @pytest.mark.parametrize("memory", ["device", "host"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_as_all_at_once(name, memory):
-  """To rounding: sums of a layer may be taken in another order; Muon's matmuls round by the largest entry."""
+  """To rounding, by the largest entry: Muon's five rounds of matmuls magnify that of each other."""
   params = tiny.parameters(MODEL)
   chain = states.transformation(MODEL, OPTIMIZERS[name], 0.1)
   grads, state, key = gradients(params), chain.init(params), jax.random.key(0)
@@ -46,4 +46,4 @@ def test_as_all_at_once(name, memory):
   assert {x.sharding.memory_kind for x in jax.tree.leaves(found[1]) if x.ndim} == {kind}
   for (path, x), y in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected)):
     assert x.shape == y.shape and x.dtype == y.dtype, path
-    np.testing.assert_allclose(jax.device_get(x), y, rtol=1e-5, atol=2e-6 * np.abs(y).max(), err_msg=str(path))
+    np.testing.assert_allclose(jax.device_get(x), y, rtol=1e-5, atol=1e-5 * np.abs(y).max(), err_msg=str(path))
