@@ -29,10 +29,7 @@ from tqdm import tqdm
 from t5jax import config
 from t5jax.model.flops import train_step_flops
 from t5jax.settings import AT_LEAST_ONE, SettingError, check_numbers
-from t5jax.tasks.corpus import NUM_SENTINELS
-from t5jax.tools import step_contestants
-
-_T5_TOKENS = 32_000 + NUM_SENTINELS
+from t5jax.tools import plan_memory, step_contestants
 
 
 class Contestant:
@@ -135,7 +132,9 @@ def main(arguments=None):
   trainer, _ = config.build("t5jax.trainer.Trainer", options.gin_file, bindings)
   if options.with_data and options.against:
     raise SettingError("--with_data", True, "no --against: the peer has no data")
-  model = trainer.model if trainer.model.vocab_size else trainer.model.with_vocabulary(_T5_TOKENS)
+  model = trainer.model
+  if model.vocab_size is None:
+    model = model.with_vocabulary(plan_memory.T5_TOKENS)
   batch_size, lengths = trainer.data.batch_size, trainer.data.feature_lengths
   if options.against:  # Both are to fit on the device.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
