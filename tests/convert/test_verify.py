@@ -144,3 +144,23 @@ def test_command_line_without_a_run(tmp_path):
       timeout=60)
   assert result.returncode == 1 and result.stderr.count("\n") == 1, result.stderr
   assert result.stderr.startswith("convert_hf: ") and not (tmp_path / "export").exists()
+
+
+def test_tokens_added_to_an_export(folder, config, tmp_path):
+  """As for fine-tuning in transformers: old ids stay, new ones come last, and all loads again."""
+  import transformers
+
+  load = lambda folder: (transformers.AutoTokenizer.from_pretrained(folder),
+                         transformers.AutoModelForSeq2SeqLM.from_pretrained(folder))
+  tokenizer, model = load(folder)
+  text = "to små katte <extra_id_0>"
+  ids, size = tokenizer(text).input_ids, len(tokenizer)
+  assert tokenizer.add_tokens(["<sag>", "<svar>"]) == 2
+  model.resize_token_embeddings(max(len(tokenizer), config.vocab_size))
+  tokenizer.save_pretrained(tmp_path / "more")
+  model.save_pretrained(tmp_path / "more")
+  tokenizer, model = load(tmp_path / "more")
+  assert tokenizer(text).input_ids == ids
+  assert tokenizer.convert_tokens_to_ids(["<sag>", "<svar>"]) == [size, size + 1]
+  assert tokenizer("<svar>").input_ids[0] == size + 1
+  assert model.get_input_embeddings().weight.shape[0] >= len(tokenizer)
