@@ -87,8 +87,29 @@ def _xla(query, key, value, bias, causal, query_segments, key_segments, dropout)
     scores += MASKED * (query_segments[:, None, :, None] != key_segments[:, None, None, :])
   elif key_segments is not None:
     scores += MASKED * (key_segments == 0)[:, None, None, :]
-  weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+  weights = _softmax(scores, value.dtype)
   return jnp.einsum("BHLM,BMHK->BLHK", weights if dropout is None else dropout(weights), value)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _softmax(scores, dtype):
+  """Softmax over the last axis in float32. Of all its arrays only the result, in `dtype`, is kept for the
+  backward pass; JAX's own keeps two in float32 beside it."""
+  return jax.nn.softmax(scores, axis=-1).astype(dtype)
+
+
+def _softmax_forward(scores, dtype):
+  weights = _softmax(scores, dtype)
+  return weights, weights
+
+
+def _softmax_backward(dtype, weights, gradient):
+  del dtype
+  weights, gradient = weights.astype(jnp.float32), gradient.astype(jnp.float32)
+  return (weights * (gradient - jnp.sum(weights * gradient, axis=-1, keepdims=True)),)
+
+
+_softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def _cudnn(query, key, value, bias, causal, query_segments, key_segments):
