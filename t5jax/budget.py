@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from t5jax.settings import POSITIVE, check_settings
+from t5jax.settings import POSITIVE, SettingError, check_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Budget:
 
   def __post_init__(self):
     check_settings(self, amount=POSITIVE)
+    if self.unit != "seconds" and self.amount % 1:
+      raise SettingError("Budget.amount", self.amount, f"a whole number of {self.unit}")
 
   def progress(self, spent):
     """Returns the share spent, 1.0 or more when the run is over."""

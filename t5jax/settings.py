@@ -57,8 +57,10 @@ DECAY = Range(low=0, high=1, open_low=True, open_high=True)
 
 
 def nearest(name, candidates):
-  """Returns " Did you mean 'x'?" for the candidate closest to `name`, or an empty string."""
-  close = difflib.get_close_matches(name, list(map(str, candidates)), n=1, cutoff=0.5)
+  """Returns " Did you mean 'x'?" for the candidate that begins with `name` or is closest to it, or ""."""
+  candidates = list(map(str, candidates))
+  longer = [candidate for candidate in candidates if name and candidate.startswith(name)]
+  close = longer or difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)
   return f" Did you mean {close[0]!r}?" if close else ""
 
 

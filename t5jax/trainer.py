@@ -97,6 +97,7 @@ class Trainer:
     if "offload" in (self.model.remat, self.model.decoder_remat):
       sharding.check_host_memory("T5Config.remat", "offload", "'minimal' or 'full'")
     self.data.check()
+    self.data.check_validation()
     # Patterns and curvature: of any vocabulary, since nothing of it matters here but a shape.
     size = self.model.vocab_size or VOCAB_MULTIPLE * self.mesh.tensor
     model = dataclasses.replace(self.model, vocab_size=size)

@@ -46,6 +46,10 @@ class Corpus:
     """Refuses lengths that do not fit the objective; raises SettingError."""
     self.objective.segment_length(feature_lengths, NUM_SENTINELS)
 
+  def has_validation(self):
+    """Whether some text is held out, so that a run can evaluate."""
+    return True
+
   def check_text(self):
     """Refuses, within seconds, text that cannot be had or used; raises SettingError, DataError."""
     raise NotImplementedError
@@ -196,6 +200,10 @@ class FilesCorpus(TaskCorpus):
     """Returns the TextFiles to validate on, None to hold out some of what is trained on."""
     return None
 
+  def has_validation(self):
+    """Whether some text is held out; see Corpus."""
+    return self.validation_fraction != 0 or self.validation_text() is not None
+
   def check_text(self):
     """Refuses files that cannot be used, by their first records; see Corpus."""
     training, validation = self.training_text(), self.validation_text()
@@ -209,7 +217,7 @@ class FilesCorpus(TaskCorpus):
 
   def _check_held_out(self, training):
     """Refuses text of which nothing can be held out, though something is to be."""
-    holds_out = self.validation_fraction != 0 and self.validation_text() is None
+    holds_out = self.has_validation() and self.validation_text() is None
     if holds_out and training.fetch is None:
       holdout.threshold(training.iterate(), 0.5)  # Of one half: that reads but a few documents.
 

@@ -87,6 +87,10 @@ class CorpusMixture(Corpus):
     for part in self.parts():
       part.check_lengths(feature_lengths)
 
+  def has_validation(self):
+    """Whether one of the corpora holds some text out; see Corpus."""
+    return any(corpus.has_validation() for corpus in self.corpora)
+
   def check_text(self):
     """Refuses text that cannot be had or used, of any of the corpora; see Corpus."""
     for corpus in self.corpora:

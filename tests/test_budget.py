@@ -20,6 +20,7 @@ def test_counters_add_up_exactly():
 
 @pytest.mark.parametrize("arguments, message", [
     ((0,), "Budget.amount"), (("ten",), "Budget.amount = 'ten'"), ((True,), "Budget.amount"),
+    ((2.5,), "Budget.amount = 2.5.*whole number of steps"),
     ((10, "epochs"), "Budget.unit = 'epochs'.*'steps'")])
 def test_wrong_budgets(arguments, message):
   with pytest.raises(ValueError, match=message):

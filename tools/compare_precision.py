@@ -8,6 +8,7 @@ A run that was stopped goes on, a finished one is not repeated. Without --files:
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import subprocess
@@ -75,10 +76,18 @@ def train(folder, name, options):
   """Trains one variant in a process of its own; returns its [(step, held-out loss)]."""
   optimizer, precision = VARIANTS[name]
   settings = folder.with_suffix(".gin")
-  settings.write_text(_SETTINGS.format(
+  text = _SETTINGS.format(
       optimizer=optimizer, precision=precision, folder=str(folder), files=options.files,
-      steps=options.steps, warmup_steps=options.steps // 10, learning_rate=options.learning_rate))
-  subprocess.run([sys.executable, "-m", "t5jax.train", f"--gin_file={settings}"], check=True)
+      steps=options.steps, warmup_steps=options.steps // 10, learning_rate=options.learning_rate)
+  if settings.exists() and settings.read_text(encoding="utf-8") != text:
+    sys.exit(f"compare_precision: {settings} is of a comparison with other flags. Choose another --output_dir.")
+  settings.write_text(text, encoding="utf-8")
+  with subprocess.Popen([sys.executable, "-m", "t5jax.train", f"--gin_file={settings}"]) as process:
+    while process.poll() is None:
+      with contextlib.suppress(KeyboardInterrupt):  # The run was told as well: it saves and ends.
+        process.wait()
+  if process.returncode:  # It has said why.
+    sys.exit(process.returncode)
   records = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
   return [(record["step"], record["eval/loss"]) for record in records if "eval/loss" in record]
 

@@ -143,6 +143,10 @@ class CachedExamples:
         order = permute(positions[here], self.num_segments, key)
         starts[here] = (order * self._length + shift) % self._stream.num_tokens
     tokens = np.stack([self._stream.read(int(start), self._length) for start in starts])
+    if tokens.max() >= self._vocabulary.num_pieces:
+      raise DataError(f"the cache of task {self._stream.info['task']!r} is damaged: it holds the id "
+                      f"{tokens.max()}, and the vocabulary ends at {self._vocabulary.num_pieces - 1}. Delete it. "
+                      f"{HOW_TO_BUILD}")
     inputs, targets = self._objective.corrupt(tokens, row_generators(self._seed, indices),
                                               self._vocabulary, self._feature_lengths)
     return {"inputs": features.widen(inputs, self._feature_lengths["inputs"]),

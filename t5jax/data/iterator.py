@@ -93,6 +93,12 @@ class TaskData:
     if hasattr(self.task, "check"):
       self.task.check(self.feature_lengths)
 
+  def check_validation(self):
+    """Raises SettingError for a corpus that holds out nothing to evaluate a run on."""
+    if hasattr(self.task, "has_validation") and not self.task.has_validation():
+      raise SettingError("TaskData.task", self.name, "a task with a validation split: set validation_files, "
+                         "or validation_fraction above 0")
+
   def check_cache(self):
     """Opens the caches, if any are to be read, as a run does. Takes some seconds, for TensorFlow.
 

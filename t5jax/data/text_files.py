@@ -5,6 +5,7 @@ an offset, and the offset at which the next block starts. A position in the corp
 two numbers, which tf.data saves and restores exactly, and any block can be read again.
 """
 
+import codecs
 import dataclasses
 import functools
 import glob
@@ -279,10 +280,11 @@ class TextFiles:
   def _wrong_bytes(self, path, offset, data, error):
     line_start = data.rfind(b"\n", 0, error.start) + 1
     line = streams.lines_before(path, offset) + data.count(b"\n", 0, error.start) + 1
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    remedy = "from UTF-16" if is_utf16 else "or set encoding (such as 'latin-1') or errors='replace'"
     return (f"{path}, line {line}, byte {error.start - line_start + 1} of the line (byte "
             f"{offset + error.start} of the file): 0x{data[error.start]:02x} is not "
-            f"{self.encoding}. Convert the file to UTF-8, or set encoding (such as 'latin-1') or "
-            "errors='replace'.")
+            f"{self.encoding}. Convert the file to UTF-8, {remedy}.")
 
 
 class _Tally:

@@ -45,6 +45,8 @@ def grouped(optimizer, frozen=(), learning_rates=None):
   check_patterns("grouped.learning_rates", list(learning_rates))
   for pattern, factor in learning_rates.items():
     check_numbers("grouped", **{f"learning_rates[{pattern!r}]": (factor, POSITIVE)})
+  for pattern in set(frozen) & set(learning_rates):
+    raise SettingError("grouped.learning_rates", pattern, "a pattern that grouped.frozen does not have")
   # Patterns would do as labels, but a checkpoint makes folders of labels.
   labels = {**dict.fromkeys(frozen, _FROZEN),
             **{pattern: f"learning_rate_{i}" for i, pattern in enumerate(learning_rates)}}

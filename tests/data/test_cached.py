@@ -70,7 +70,7 @@ def write_stream(folder, tokens, sizes):
 
 
 class FakeVocabulary:
-  sha256, extra_ids, path = "v", 100, "v.model"
+  sha256, num_pieces, extra_ids, path = "v", 1 << 20, 100, "v.model"
 
 
 def examples_of(stream, length, **settings):
@@ -215,6 +215,9 @@ def test_missing_and_unfitting_caches_are_named(make, tmp_path, corpus_file, voc
   with pytest.raises(DataError, match="validation: holds no finished cache.*tools/cache_task.py"):
     data.eval_batches()
   tokens, = (folder / "train").glob("*.tokens")
+  tokens.write_bytes(b"\xff" * tokens.stat().st_size)
+  with pytest.raises(DataError, match="is damaged: it holds the id 65535"):
+    next(data.train_iterator())
   os.truncate(tokens, 100)
   with pytest.raises(DataError, match="another size. Delete"):
     data.train_iterator()

@@ -151,6 +151,7 @@ def test_a_transform_may_empty_a_document(tmp_path):
     ("cut.parquet", b"PAR1" + bytes(50), "cannot be read"),
     ("binary.txt", b"fine\n%PDF\0\0", "line 2: holds a NUL"),
     ("utf16.txt", "æøå\n".encode("utf-16-be"), "is not utf-8|holds a NUL"),
+    ("marked16.txt", "æøå\n".encode("utf-16"), "is not utf-8. Convert the file to UTF-8, from UTF-16"),
     ("nul.jsonl", b'{"text": "a\\u0000b"}\n', "line 1: holds a NUL")],
     ids=lambda value: value if isinstance(value, str) and "." in value[:20] else "")
 def test_what_is_not_what_it_seems_is_named_or_skipped(tmp_path, name, content, problem):

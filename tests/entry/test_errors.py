@@ -32,6 +32,8 @@ def fail(project, monkeypatch, capsys):
   (["--gin.TRIAN_STEPS=5"], ["TRIAN_STEPS", "TRAIN_STEPS"]),
   (["--gin.text.TextCorpus.feild=x"], ["feild", "field"]),
   (["--gin.TRAIN_STEPS=ten"], ["TRAIN_STEPS", "'ten'"]),
+  (["--gin.TRAIN_STEPS=20.5"], ["Budget.amount", "20.5", "whole number"]),
+  (["--gin.text.TextCorpus.validation_fraction=0"], ["TaskData.task", "validation_files"]),
   (["--gin.BATCH_SIZE=0"], ["BATCH_SIZE", ">= 1"]),
   (["--gin.BATCH_SIZE=7", "--gin.MICROBATCHES=2"], ["batch_size", "7", "2 microbatches"]),
   (["--gin.DROPOUT_RATE=1.0"], ["DROPOUT_RATE", "< 1"]),

@@ -106,6 +106,7 @@ def test_patterns_that_match_nothing_or_overlap_are_refused(frozen, factors, mes
 
 @pytest.mark.parametrize("frozen, factors, message", [
     ("encoder", {}, "grouped.frozen = 'encoder'"), (["("], {}, "grouped.frozen"),
+    (["encoder"], {"encoder": 0.5}, "grouped.learning_rates = 'encoder'.*frozen"),
     ([], {"encoder": 0}, "grouped.learning_rates.'encoder'. = 0"), ([], ["encoder"], "learning_rates")])
 def test_impossible_settings_are_refused_by_name(frozen, factors, message):
   with pytest.raises(ValueError, match=message):
