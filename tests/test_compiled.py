@@ -60,3 +60,22 @@ def test_no_array_of_a_step_holds_more_logits_than_a_chunk(program):
   sizes = {math.prod(shape) // model.vocab_size for shape in compiled.shapes(text)
            if model.vocab_size in shape}
   assert sorted(size for size in sizes if size > 1) == [456, model.emb_dim]
+
+
+def test_what_each_remat_policy_computes_again():
+  """Dots: nothing but elementwise functions; minimal: attention; full: matmuls with weights as well."""
+  mesh = sharding.MeshConfig().make(jax.devices()[:1])
+  lengths = {"inputs": 24, "targets": 10}
+
+  def matmul_flops(remat):
+    step = memory.compile_step(tiny.model(remat=remat), optim.adamw_rms, mesh, 2, lengths)
+    return compiled.matmul_flops(step.as_text())
+
+  none, dots, minimal, offload, full = map(matmul_flops, ("none", "dots", "minimal", "offload", "full"))
+  model = tiny.model()
+  pairs = (model.num_encoder_layers * 24 * 24 + model.num_decoder_layers * 10 * (10 + 24)) * 2
+  attention = 2 * 2 * pairs * model.num_heads * model.head_dim
+  assert none == dots
+  assert 0 < minimal - none <= attention
+  assert offload == minimal
+  assert full - none > attention

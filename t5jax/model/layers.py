@@ -5,7 +5,9 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
+PROJECTION = "projection"  # The name by which T5Config.remat knows results of matmuls with weights.
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "linear": lambda x: x}
 
 
@@ -64,7 +66,7 @@ class Dense(nn.Module):
   def __call__(self, x):
     std = x.shape[-1] ** -0.5 if self.std is None else self.std
     kernel = param(self, "kernel", normal(std), (x.shape[-1], self.features), self.axes)
-    return matmul(x, kernel.astype(x.dtype))
+    return checkpoint_name(matmul(x, kernel.astype(x.dtype)), PROJECTION)
 
 
 class RMSNorm(nn.Module):

@@ -18,9 +18,13 @@ from t5jax.model.config import T5Config
 from t5jax.sharding import HOST_MEMORY
 
 _REMAT_POLICIES = {
-    "dots": jax.checkpoint_policies.dots_saveable,
-    "minimal": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", HOST_MEMORY),
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_saveable,
+        jax.checkpoint_policies.save_only_these_names(layers.PROJECTION)),
+    "minimal": jax.checkpoint_policies.save_only_these_names(layers.PROJECTION),
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=[layers.PROJECTION],
+        offload_src="device", offload_dst=HOST_MEMORY),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
