@@ -18,7 +18,7 @@ def learning_rates(learning_rate, schedule, budget):
       there are very many; in another unit, even parts of it and its end.
   """
   if budget.unit == "steps":
-    last = math.ceil(budget.amount) - 1
+    last = int(budget.amount) - 1
     positions = [*range(0, last, 1 + last // MAX_POINTS), last]
   else:
     positions = [budget.amount * part / PARTS for part in range(PARTS + 1)]

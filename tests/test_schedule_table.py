@@ -37,10 +37,10 @@ def test_another_unit_is_listed_by_progress():
   assert schedule_table.table(1.0, schedules.constant(9), Budget(5e10, "tokens")).count("e+10") == 0
 
 
-@pytest.mark.parametrize("num_steps", [0.5, 1, 3, 20_000_000])
+@pytest.mark.parametrize("num_steps", [1, 3, 20_000_000])
 def test_any_number_of_steps(num_steps):
-  found = rows(1.0, schedules.constant(max(num_steps, 1)), Budget(num_steps))
-  assert min(found) == 0 and max(found) == max(num_steps, 1) - 1
+  found = rows(1.0, schedules.constant(num_steps), Budget(num_steps))
+  assert min(found) == 0 and max(found) == num_steps - 1
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.pdf"])
