@@ -211,6 +211,18 @@ def test_statistics_softmax_and_logits_are_float32_with_bfloat16_activations():
   assert any("bf16" in line for line in lines)
 
 
+def test_one_compilation_and_no_host_transfer_in_the_loop():
+  mesh, state, step = compiled_step(tiny.model(dropout_rate=0.1))
+  key = jax.device_put(jax.random.key(0), sharding.replicated(mesh))
+  batches = [sharding.put_batch(tiny.batch(i), mesh) for i in range(4)]
+  rates = [jax.device_put(np.float32(rate), sharding.replicated(mesh)) for rate in (0.1, 0.2, 0.3, 0.4)]
+  with sharding.use(mesh), jax.transfer_guard("disallow"):
+    for batch, rate in zip(batches, rates):
+      state, sums = step(state, batch, rate, key)
+  assert step._cache_size() == 1
+  assert np.isfinite(float(sums["loss"][0]))
+
+
 def test_remat_changes_nothing():
   params, batch = tiny.parameters(tiny.model()), tiny.batch()
   plain, _ = gradients(params, batch, tiny.model(), 1)

@@ -34,7 +34,7 @@ _REMATS = ("none", "minimal", "full")
 _OPTIMIZERS = (optim.adafactor, optim.adamw, optim.quantized(optim.adamw), optim.lion,
                optim.quantized(optim.lion), optim.muon, optim.schedule_free_adamw)
 _PRECISIONS = [policy for policy in POLICIES if policy != "bfloat16_nearest"]  # That one loses steps.
-T5_TOKENS = 32_000 + NUM_SENTINELS
+_T5_TOKENS = 32_000 + NUM_SENTINELS
 _FEW_ROWS = 8  # Of a microbatch: with fewer, matrix units idle and recomputing is the better way.
 
 
@@ -249,7 +249,7 @@ def sized(trainer):
     return model.with_vocabulary(Vocabulary(path).size), f" for {path}"
   if size is not None:
     return model.with_vocabulary(size + NUM_SENTINELS), ""
-  return model.with_vocabulary(T5_TOKENS), " (T5's own vocabulary assumed)"
+  return model.with_vocabulary(_T5_TOKENS), " (T5's own vocabulary assumed)"
 
 
 def _divisors(n):

@@ -23,7 +23,7 @@ def recomputed(function):
 def matmul(x, kernel):
   """[..., inputs] times [inputs, features], with a gradient of the kernel that needs no transposition.
 
-  JAX's own is (gradient^T x)^T. XLA's CPU compiler does write out the transposed matrices.
+  JAX's own is (gradient^T x)^T, for which XLA's CPU compiler writes out transposed matrices.
   """
   return x @ kernel
 
