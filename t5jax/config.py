@@ -28,7 +28,7 @@ def search_path():
   return [pathlib.Path.cwd(), pathlib.Path(own)]
 
 
-def build(root, gin_files, bindings=()):
+def build(root, gin_files, bindings=(), opens_files=True):
   """Parses a configuration and calls the configurable `root` with it.
 
   Args:
@@ -36,6 +36,7 @@ def build(root, gin_files, bindings=()):
     gin_files: file names, looked up in `search_path()`.
     bindings: strings "NAME=value" from the command line; they win over the files. A value that
       gin cannot read is taken as a string, so that paths need no quotes.
+    opens_files: False for who looks at numbers alone: nothing need say where text and run are.
 
   Returns:
     (what `root` returned, the resolved configuration as the text of a gin file).
@@ -51,6 +52,8 @@ def build(root, gin_files, bindings=()):
     # Left unlocked: the parts are references that are called, and bound, again and again.
     gin.parse_config_files_and_bindings(paths, [_quoted(b) for b in bindings],
                                         finalize_config=False)
+    if not opens_files:
+      _fill_in_paths()
     _check_macros(user_texts)
     configured = gin.get_configurable(root)()
   except ConfigError:
@@ -124,14 +127,26 @@ def _quoted(binding):
   return f"{name} = {value}"
 
 
+def _fill_in_paths():
+  given, read = _macros()
+  for name in {"MODEL_DIR", "TRAIN_FILES"} & (read - given):
+    gin.bind_parameter(f"{name}/gin.macro.value", "unused")
+
+
+def _macros():
+  """Returns the names of the macros that are set, and of those that are read."""
+  given = {scope for scope, selector in gin_config._CONFIG if selector == "gin.macro"}
+  read = {reference.scopes[0] for reference in gin_config.iterate_references(gin_config._CONFIG)
+          if reference.selector == "gin.macro"}
+  return given, read
+
+
 def _check_macros(user_texts):
   """Raises on a user's macro that is never read, and on one that is read but never set.
 
   A macro of t5jax's own files is no longer read where the user binds directly what it feeds.
   """
-  given = {scope for scope, selector in gin_config._CONFIG if selector == "gin.macro"}
-  read = {reference.scopes[0] for reference in gin_config.iterate_references(gin_config._CONFIG)
-          if reference.selector == "gin.macro"}
+  given, read = _macros()
   by_user = {name for name in given
              if any(re.search(rf"^\s*{name}\s*=", text, re.MULTILINE) for text in user_texts)}
   for name in sorted(by_user - read):

@@ -100,7 +100,8 @@ def run(arguments, bindings):
     ValueError, TrainingDiverged: what a user can do something about.
   """
   from t5jax import config, distributed, hooks, rundir
-  trainer, resolved = config.build("t5jax.trainer.Trainer", arguments.gin_file, bindings)
+  trainer, resolved = config.build("t5jax.trainer.Trainer", arguments.gin_file, bindings,
+                                   opens_files=arguments.print_schedule is None)
   if arguments.print_schedule is not None:
     show_schedule(trainer, arguments.print_schedule)
     return 0

@@ -220,7 +220,8 @@ class Trainer:
     run.say(f"jax {jax.__version__} on {jax.device_count()} x {jax.devices()[0].device_kind}, "
             f"{jax.process_count()} process(es), mesh {dict(run.mesh.shape)}")
     run.say(f"{num_params:,} parameters; {run.model.vocab_size:,} embedding rows for "
-            f"{run.vocabulary.size:,} token ids; {self.data.batch_size} examples a batch")
+            f"{run.vocabulary.num_pieces:,} pieces and {run.vocabulary.extra_ids} sentinels; "
+            f"{self.data.batch_size} examples a batch")
     run.say(f"unigram entropy of the held-out targets: {entropy:.4f} nats per token")
     if run.spent.steps:
       run.say(f"going on from step {run.spent.steps} of {run.path}" if run.status == "running" else

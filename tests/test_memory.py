@@ -101,6 +101,12 @@ def test_a_small_device_takes_microbatches_or_recomputes():
   assert plan.recommend() is None
 
 
+def test_needs_no_text(capsys):
+  flags = ["--gin_file=text.gin", "--gin.MODEL_SIZE=tiny", "--device=t4"]
+  assert plan_memory.main([*flags, "--gin.VOCAB_SIZE=8000"]) == 0
+  assert "8,192 embedding rows for 8,000 pieces and 100 sentinels" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("flags, message", [
     (["--device=a100"], "Did you mean 'a100-40gb'"), (["--mfu=2"], "plan_memory.mfu = 2"),
     (["--num_devices=3"], "multiple of 3"), (["--gin.MODEL_SIZE=huge"], "huge")])

@@ -135,8 +135,7 @@ def main(arguments=None):
   options, bindings = _parse(arguments)
   try:
     device = _device(options)
-    trainer, _ = config.build("t5jax.trainer.Trainer", options.gin_file,
-                              ["MODEL_DIR=unused", *bindings])
+    trainer, _ = config.build("t5jax.trainer.Trainer", options.gin_file, bindings, opens_files=False)
     model, note = sized(trainer)
     num_devices = options.num_devices or device.count
     trainer.mesh.check(model, trainer.data.batch_size, 1, num_devices)
@@ -248,7 +247,7 @@ def sized(trainer):
   if path is not None and pathlib.Path(path).expanduser().is_file():
     return model.with_vocabulary(Vocabulary(path).size), f" for {path}"
   if size is not None:
-    return model.with_vocabulary(size + NUM_SENTINELS), ""
+    return model.with_vocabulary(size + NUM_SENTINELS), f" for {size:,} pieces and {NUM_SENTINELS} sentinels"
   return model.with_vocabulary(_T5_TOKENS), " (T5's own vocabulary assumed)"
 
 

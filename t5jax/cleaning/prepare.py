@@ -75,8 +75,9 @@ def prepare(corpus, settings, output_dir, num_processes=1):
   with exclusive(output, DataError(f"{output}: another process is writing here.")):
     plan = {**corpus.fingerprint(), "settings": dataclasses.asdict(settings)}
     plan = json.loads(json.dumps(plan))  # As it is read back.
-    _check_plan(output / "plan.json", plan)
     work = output / "work"
+    _check_plan(output / "plan.json", plan, begun=(work / "journal.json").exists()
+                or (output / "report.json").exists())
     if (output / "report.json").exists():
       shutil.rmtree(work, ignore_errors=True)  # The end of an earlier run may have left it.
       return Report.from_json(json.loads((output / "report.json").read_text(encoding="utf-8")))
@@ -95,18 +96,22 @@ def prepare(corpus, settings, output_dir, num_processes=1):
   return report
 
 
-def _check_plan(path, plan):
-  if not path.exists():
-    stages.write_json(path, plan)
-    return
-  begun = json.loads(path.read_text(encoding="utf-8"))
-  flat = [_flatten(value) for value in (begun, plan)]
-  differing = sorted(key for key in flat[0].keys() | flat[1].keys()
-                     if flat[0].get(key) != flat[1].get(key))
+def _check_plan(path, plan, begun):
+  """Keeps the plan, unless the folder holds work, begun or finished, of another: that is refused."""
+  earlier = json.loads(path.read_text(encoding="utf-8")) if begun else plan
+  flat = [_flatten(value) for value in (earlier, plan)]
+  differing = {key for key in flat[0].keys() | flat[1].keys()
+               if flat[0].get(key) != flat[1].get(key)}
+  if earlier["reading"]["on_error"] == "refuse":
+    # What was read held nothing to skip or, unless that was done, to replace: it stays as it is.
+    differing -= {"reading.on_error"}
+    differing -= {"reading.errors"} if earlier["reading"]["errors"] == "strict" else set()
+  differing = sorted(differing)
   if differing:
     more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
     raise DataError(f"{path.parent}: was begun with other settings or files: "
                     f"{', '.join(differing[:5])}{more}. Choose another folder, or delete this one.")
+  stages.write_json(path, plan)
 
 
 def _flatten(value, prefix=""):

@@ -39,29 +39,28 @@ def kind_of(path):
     DataError: name and content contradict each other, or the file is empty.
   """
   kind = _KINDS.get(os.path.splitext(streams.uncompressed_name(path))[1].lower())
-  with streams.open_stream(path) as stream:
-    head = stream.read(1 << 14)
-    is_parquet = head.startswith(_PARQUET_MAGIC)
-    # No text goes on like that: it is how the first header begins.
-    if kind not in ("parquet", None) and head.startswith(_PARQUET_MAGIC + b"\x15"):
-      raise DataError(f"{path}: holds parquet data; rename it to .parquet.")
-    if kind == "parquet" and not is_parquet:
-      raise DataError(f"{path}: is not parquet data in spite of its name; it begins with "
-                      f"{head[:8]!r}.")
-    if kind is not None or is_parquet:
-      return kind or "parquet"
-    return "json" if _begins_with_json(head, stream) else "text"
+  head = streams.head(path, 1 << 14)
+  is_parquet = head.startswith(_PARQUET_MAGIC)
+  # No text goes on like that: it is how the first header begins.
+  if kind not in ("parquet", None) and head.startswith(_PARQUET_MAGIC + b"\x15"):
+    raise DataError(f"{path}: holds parquet data; rename it to .parquet.")
+  if kind == "parquet" and not is_parquet:
+    raise DataError(f"{path}: is not parquet data in spite of its name; it begins with "
+                    f"{head[:8]!r}.")
+  if kind is not None or is_parquet:
+    return kind or "parquet"
+  return "json" if _begins_with_json(head, path) else "text"
 
 
-def _begins_with_json(head, stream):
+def _begins_with_json(head, path):
   """Whether the first line is a JSON object, however long."""
-  head = head.removeprefix(codecs.BOM_UTF8).lstrip()
-  if not head.startswith(b"{"):
+  if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"):
     return False
-  line = head if b"\n" in head else head + stream.readline()
+  with streams.open_stream(path) as stream:
+    line = next((line for line in stream if line.removeprefix(codecs.BOM_UTF8).strip()), b"")
   try:
     # What bytes mean does not matter here; latin-1 accepts them all.
-    return isinstance(json.loads(line.split(b"\n", 1)[0].decode("latin-1")), dict)
+    return isinstance(json.loads(line.removeprefix(codecs.BOM_UTF8).decode("latin-1")), dict)
   except (ValueError, RecursionError):
     return False
 
@@ -166,10 +165,10 @@ def missing_field(field, names):
 
 def csv_header(path, kind, encoding, errors):
   """Reads the names of the columns of a "csv" or "tsv" file; `errors` as in bytes.decode."""
-  with streams.open_stream(path) as stream:
-    lines = [stream.readline()]
-    while lines[-1] and not _csv_record_ends(lines):
-      lines.append(stream.readline())
+  stream = io.BytesIO(streams.head(path, streams.BLOCK_BYTES))
+  lines = [stream.readline()]
+  while lines[-1] and not _csv_record_ends(lines):
+    lines.append(stream.readline())
   text = b"".join(lines).decode(encoding, errors).removeprefix("\ufeff")
   return next(csv.reader(io.StringIO(text, newline=""), delimiter=_DELIMITERS[kind]), [])
 

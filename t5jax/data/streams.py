@@ -1,5 +1,6 @@
 """Bytes of files, compressed or not, in blocks that end where a record ends."""
 
+import contextlib
 import io
 import os
 import shutil
@@ -49,9 +50,22 @@ def open_stream(path):
   compression = compression_of(path)
   if compression is None:
     return open(path, "rb")
+  return io.BufferedReader(_decompressing(path, compression), BLOCK_BYTES)
+
+
+def _decompressing(path, compression):
   import pyarrow
 
-  return io.BufferedReader(pyarrow.input_stream(path, compression=compression), BLOCK_BYTES)
+  return pyarrow.input_stream(path, compression=compression)
+
+
+def head(path, size):
+  """Returns the first `size` bytes of a file, decompressed; fewer where it ends or is damaged."""
+  try:
+    with open_stream(path) as stream:
+      return stream.read(size)
+  except OSError:
+    return _before_damage(path, 0)[:size]
 
 
 def open_seekable(path):
@@ -84,7 +98,7 @@ class BlockReader:
     self._parked = {}
     self._lock = threading.Lock()
 
-  def read(self, path, offset, is_complete):
+  def read(self, path, offset, is_complete, salvage=False):
     """Returns the bytes of whole records from `offset` on; none at the end of the file.
 
     Args:
@@ -92,10 +106,20 @@ class BlockReader:
       offset: in bytes of the uncompressed file, where a record begins.
       is_complete: function of the list of bytes read so far, the last of them a whole line:
         whether a record ends with it. None reads to the end of the file.
+      salvage: of a damaged compressed file, return the records before the damage, if there are any.
 
     Raises:
       DataError, OSError: the file is not what its name says, or ends too early.
     """
+    try:
+      return self._read(path, offset, is_complete)
+    except OSError:
+      data = _records_before_damage(path, offset, is_complete) if salvage else b""
+      if not data:
+        raise
+      return data
+
+  def _read(self, path, offset, is_complete):
     with self._lock:
       stream = self._parked.pop((path, offset), None)
     if stream is None:
@@ -118,6 +142,29 @@ class BlockReader:
       self._parked[path, offset] = stream
       while len(self._parked) > self._MAX_PARKED:
         self._parked.pop(next(iter(self._parked))).close()
+
+
+def _records_before_damage(path, offset, is_complete):
+  """The bytes of the whole records from an offset on that a damaged file still gives."""
+  if is_complete is None:
+    return b""
+  data = _before_damage(path, offset)
+  lines = io.BytesIO(data[:data.rfind(b"\n") + 1]).readlines()
+  while lines and not is_complete(lines):
+    lines.pop()
+  return b"".join(lines)
+
+
+def _before_damage(path, offset):
+  """All bytes from an offset on that a damaged compressed file still gives."""
+  compression, data = compression_of(path), b""
+  # What a failing read had decompressed is lost: the end is read again, byte by byte.
+  for size in (1 << 14, 1) if compression else ():
+    with _decompressing(path, compression) as stream, contextlib.suppress(OSError):
+      skip_bytes(stream, offset + len(data))
+      while piece := stream.read(size):
+        data += piece
+  return data
 
 
 def lines_before(path, offset):

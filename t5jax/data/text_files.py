@@ -164,7 +164,8 @@ class TextFiles:
       records = [(row, Problem("is null") if value is None else value)
                  for row, value in enumerate(values)]
       return self._block(path, offset, records, offset + len(values), "row")
-    data = _blocks.read(path, offset, formats.record_end(kind, self.documents))
+    data = _blocks.read(path, offset, formats.record_end(kind, self.documents),
+                        salvage=self.on_error == "skip")
     text, num_replaced = self._decode(path, offset, data)
     if kind == "json":
       records = formats.json_documents(text, self.field, self.errors == "replace")
@@ -305,8 +306,8 @@ class _Tally:
       self._by_file[path] = counts
       self._reached[path] = block.next_offset if block.next_offset > offset else offset + 1
       if block.next_offset == offset and any(counts[1:4]):
-        _warn_once("{}: {} documents read, {} blank ones dropped, {} undecodable sequences "
-                   "replaced by U+FFFD, {} records skipped.".format(path, *counts[:4]))
+        _warn_once("{}: documents read: {}, blank ones dropped: {}, undecodable sequences replaced by "
+                   "U+FFFD: {}, records skipped: {}.".format(path, *counts[:4]))
 
   def total(self):
     with self._lock:

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from t5jax.cleaning import stages
 from t5jax.cleaning.cleaner import CleaningSettings
 from t5jax.cleaning.corpora import Corpus
 from t5jax.cleaning.prepare import PrepareSettings, prepare
@@ -189,6 +190,27 @@ def test_finished_and_other_work_is_not_touched(tmp_path):
     prepare(source, PrepareSettings(CleaningSettings("da"), order="likely_first"),
             tmp_path / "out")
   assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("num_fine", [0, 3000])
+def test_a_refused_record_can_be_skipped_afterwards(tmp_path, monkeypatch, num_fine):
+  """Be it the first, before anything is written, or one after hours: what was done is kept."""
+  monkeypatch.setattr(stages, "_JOURNAL_SECONDS", 0.0)
+  rows = [json.dumps({"text": text}) for text in make_documents(num_fine + 100)]
+  (tmp_path / "a.jsonl").write_text("\n".join([*rows[:num_fine], "{broken", *rows[num_fine:]]))
+  run = lambda folder, settings=PrepareSettings(), **reading: prepare(
+      Corpus(TextFiles((str(tmp_path / "a.jsonl"),), **reading)), settings, tmp_path / folder)
+  with pytest.raises(DataError, match=f"line {num_fine + 1}: not JSON"):
+    run("out")
+  if num_fine:
+    with pytest.raises(DataError, match="other settings or files: settings.drop_duplicates"):
+      run("out", PrepareSettings(drop_duplicates=False))
+  report = run("out", on_error="skip")
+  assert report.counts["skipped records"] == 1 and report.counts["read"] == num_fine + 100
+  run("afresh", on_error="skip")
+  assert contents(tmp_path / "out") == contents(tmp_path / "afresh")
+  with pytest.raises(DataError, match="other settings or files: reading.on_error"):
+    run("out")
 
 
 def test_nothing_left_is_said(tmp_path):

@@ -5,6 +5,7 @@ import gzip
 import json
 import pickle
 import tracemalloc
+import zlib
 
 import pyarrow
 import pyarrow.parquet
@@ -177,13 +178,44 @@ def test_what_is_skipped_is_said_once(tmp_path, caplog):
   rows, cut = tmp_path / "rows.jsonl", tmp_path / "cut.txt.gz"
   rows.write_text('{"text": "one"}\n{"text": null}\n')
   cut.write_bytes(gzip.compress("\n".join(make_documents(99)).encode())[:-20])
+  num_intact = zlib.decompressobj(31).decompress(cut.read_bytes()).count(b"\n")
   for _ in range(3):
     skipping(rows, cut)
   assert sorted(record.getMessage() for record in caplog.records) == [
-      f"{cut}: 0 documents read, 0 blank ones dropped, 0 undecodable sequences replaced by U+FFFD, "
-      "1 records skipped.", f"{cut}: the rest of the file is skipped: Truncated compressed stream",
-      f"{rows}: 1 documents read, 0 blank ones dropped, 0 undecodable sequences replaced by "
-      "U+FFFD, 1 records skipped."]
+      f"{cut}: documents read: {num_intact}, blank ones dropped: 0, undecodable sequences replaced by "
+      "U+FFFD: 0, records skipped: 1.",
+      f"{cut}: the rest of the file is skipped: Truncated compressed stream",
+      f"{rows}: documents read: 1, blank ones dropped: 0, undecodable sequences replaced by "
+      "U+FFFD: 0, records skipped: 1."]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.97])
+def test_all_whole_records_before_damage_are_kept(tmp_path, suffix, share):
+  """Beyond the first block as within it, and with nothing but a file's beginning."""
+  rows = [json.dumps({"text": f"{i}: {text}"}) for i, text in enumerate(make_documents(20_000))]
+  data = COMPRESS[suffix]("\n".join(rows).encode())
+  path = tmp_path / f"a.jsonl{suffix}"
+  path.write_bytes(data[:int(share * len(data))])
+  texts, num_skipped = skipping(path)
+  assert num_skipped == 1 and texts == [json.loads(row)["text"] for row in rows[:len(texts)]]
+  if suffix == ".gz":
+    assert len(texts) == zlib.decompressobj(31).decompress(path.read_bytes()).count(b"\n")
+  assert abs(len(texts) - share * len(rows)) < 0.1 * len(rows)
+
+
+def test_no_document_before_damage_is_cut(tmp_path):
+  paragraphs = "\n\n".join(f"one {i}\ntwo {i}" for i in range(3000))
+  for documents, kept in (("blank_line", "one 0\ntwo 0"), ("file", None)):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(paragraphs.encode())[:-3000])
+    texts, _ = skipping(path, documents=documents)
+    assert texts[:1] == ([kept] if kept else []) and all(text.count("\n") == 1 for text in texts)
+  rows = "text,more\n" + "".join(f'"one {i}\ntwo",x\n' for i in range(3000))
+  path = tmp_path / "a.csv.gz"
+  path.write_bytes(gzip.compress(rows.encode())[:-1500])
+  texts, _ = skipping(path)
+  assert texts == [f"one {i}\ntwo" for i in range(len(texts))] and len(texts) > 1000
 
 
 @pytest.mark.parametrize("row, problem", [
