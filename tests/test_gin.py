@@ -79,8 +79,8 @@ def test_fragments_combine(build, tmp_path, model, optimizer):
 
 
 # Every optimizer and every schedule at least once, next to another each time.
-@pytest.mark.parametrize("optimizer, schedule", zip(
-    OPTIMIZERS, itertools.cycle(sorted(p.stem for p in (GIN / "schedules").glob("*.gin")))))
+@pytest.mark.parametrize("optimizer, schedule", list(zip(
+    OPTIMIZERS, itertools.cycle(sorted(p.stem for p in (GIN / "schedules").glob("*.gin"))))))
 def test_any_optimizer_takes_any_schedule(tmp_path, monkeypatch, optimizer, schedule):
   monkeypatch.chdir(tmp_path)
   text = COMBINED.format(model="t5_1_1", optimizer=optimizer)

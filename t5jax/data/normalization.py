@@ -11,6 +11,7 @@ import sentencepiece
 
 _SOFT_HYPHEN = "\u00ad"
 _FRACTION_SLASH = "\u2044"
+_PART = 1024  # Nodes of the trie at a time, times 256 bytes that may follow.
 
 
 @functools.cache
@@ -45,7 +46,7 @@ def _nmt_nfkc():
 
 
 def _read_trie(charsmap):
-  """Lists a compiled rule set, level by level of its trie.
+  """Lists a compiled rule set, a part of a level of its trie at a time.
 
   Args:
     charsmap: bytes: size of the trie (uint32), the trie as a double array of Darts-clone (uint32
@@ -59,8 +60,9 @@ def _read_trie(charsmap):
   strings = charsmap[4 + size:]
   text_at = functools.cache(lambda start: strings[start:strings.index(b"\0", start)])
   labels = np.arange(256)
-  keys, nodes, found = [b""], np.array([0]), {}
-  while len(nodes):
+  parts, found = [([b""], np.array([0]))], {}
+  while parts:
+    keys, nodes = parts.pop()
     bases = nodes ^ ((units[nodes] >> 10) << ((units[nodes] & 512) >> 6))
     leaves = np.flatnonzero(units[nodes] & 256)
     starts = units[bases[leaves]] & 0x7FFFFFFF
@@ -71,4 +73,5 @@ def _read_trie(charsmap):
     parents, bytes_ = np.nonzero(inside & (labelled == labels) & (labels > 0))
     keys = [keys[p] + bytes([b]) for p, b in zip(parents.tolist(), bytes_.tolist())]
     nodes = children[parents, bytes_]
+    parts += [(keys[i:i + _PART], nodes[i:i + _PART]) for i in range(0, len(keys), _PART)]
   return found
