@@ -1,12 +1,13 @@
 """Counting the operations of compiled programs, and what a train step really computes."""
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from t5jax import compiled, memory, optim, sharding
+from t5jax import compiled, memory, optim, sharding, step as steps
 from t5jax.model import flops
 from tests import tiny
 
@@ -63,7 +64,8 @@ def test_no_array_of_a_step_holds_more_logits_than_a_chunk(program):
 
 
 def test_what_each_remat_policy_computes_again():
-  """Dots: nothing but elementwise functions; minimal: attention; full: matmuls with weights as well."""
+  """Dots: nothing but elementwise functions; minimal: attention, the decoder's keys and values; full: matmuls
+  with weights as well."""
   mesh = sharding.MeshConfig().make(jax.devices()[:1])
   lengths = {"inputs": 24, "targets": 10}
 
@@ -75,7 +77,21 @@ def test_what_each_remat_policy_computes_again():
   model = tiny.model()
   pairs = (model.num_encoder_layers * 24 * 24 + model.num_decoder_layers * 10 * (10 + 24)) * 2
   attention = 2 * 2 * pairs * model.num_heads * model.head_dim
+  of_encoded = 2 * model.num_decoder_layers * 2 * 2 * 24 * model.emb_dim * model.num_heads * model.head_dim
   assert none == dots
-  assert 0 < minimal - none <= attention
+  assert of_encoded < minimal - none <= of_encoded + attention
   assert offload == minimal
-  assert full - none > attention
+  assert full - none > of_encoded + attention
+
+
+def test_fused_attention_is_not_computed_again():
+  """Nor is softmax: but for full and minimal the backward pass has what the forward one computed."""
+  def kernels(remat, attention):
+    gradient = jax.make_jaxpr(functools.partial(
+        steps.gradients, tiny.model(remat=remat, attention=attention), z_loss=0.0, num_microbatches=1))
+    text = str(gradient(tiny.parameters(tiny.model()), tiny.batch()))
+    return text.count("pallas_call[" if attention == "pallas" else " exp ")
+
+  for attention in ("pallas", "xla"):
+    none, dots, minimal = (kernels(remat, attention) for remat in ("none", "dots", "minimal"))
+    assert 0 < none == dots < minimal

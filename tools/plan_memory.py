@@ -29,7 +29,7 @@ from t5jax.settings import (AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, Range, Setting
 from t5jax.tasks.corpus import NUM_SENTINELS
 
 _GIB = 2 ** 30
-_REMATS = ("none", "minimal", "full")
+_REMATS = ("dots", "minimal", "full")
 # Those that are not here need as much as one that is: AdamW-RMS and Sophia as AdamW, and so on.
 _OPTIMIZERS = (optim.adafactor, optim.adamw, optim.quantized(optim.adamw), optim.lion,
                optim.quantized(optim.lion), optim.muon, optim.schedule_free_adamw)

@@ -10,12 +10,14 @@ import re
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
 from t5jax import sharding
 from t5jax.model.flash import flash_attention
 from t5jax.settings import SettingError
 
+WEIGHTS = "attention_weights"  # The name by which T5Config.remat knows them.
 MASKED = -1e10  # Added to scores that must not be seen; exp of it is 0 in float32.
 _LEAST_CAPABILITY = 8.0  # Of NVIDIA's GPUs, Ampere's.
 
@@ -80,7 +82,7 @@ def _xla(query, key, value, bias, causal, query_segments, key_segments, dropout)
   scores = jnp.einsum("BLHK,BMHK->BHLM", query, key, preferred_element_type=jnp.float32)
   # One after the other, so that the gradient of a bias [H, L, M] never takes the shape of all.
   if bias is not None:
-    scores += bias
+    scores = _add_bias(scores, bias)
   if causal:
     scores += MASKED * ~jnp.tri(query.shape[1], key.shape[1], dtype=bool)
   if query_segments is not None:
@@ -91,6 +93,22 @@ def _xla(query, key, value, bias, causal, query_segments, key_segments, dropout)
   return jnp.einsum("BHLM,BMHK->BLHK", weights if dropout is None else dropout(weights), value)
 
 
+@jax.custom_vjp
+def _add_bias(scores, bias):
+  """[B, H, L, M] + [H, L, M]; the gradient of the bias is a sum over the batch."""
+  return scores + bias
+
+
+def _add_bias_backward(residuals, gradient):
+  del residuals
+  # XLA's CPU compiler needs thirty times as long for the sum as for a product with ones.
+  times_ones = lambda x: jnp.einsum("BHLM,B->HLM", x, jnp.ones(x.shape[0]), precision=jax.lax.Precision.HIGHEST)
+  return gradient, jax.lax.platform_dependent(gradient, cpu=times_ones, default=lambda x: jnp.sum(x, axis=0))
+
+
+_add_bias.defvjp(lambda scores, bias: (_add_bias(scores, bias), None), _add_bias_backward)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _softmax(scores, dtype):
   """Softmax over the last axis in float32. Of all its arrays only the result, in `dtype`, is kept for the
@@ -99,7 +117,7 @@ def _softmax(scores, dtype):
 
 
 def _softmax_forward(scores, dtype):
-  weights = _softmax(scores, dtype)
+  weights = checkpoint_name(_softmax(scores, dtype), WEIGHTS)
   return weights, weights
 
 

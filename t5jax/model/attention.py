@@ -128,8 +128,9 @@ class Attention(nn.Module):
     joined = self.num_heads * self.head_dim
     split = lambda y: nn.with_logical_constraint(
         y.reshape(*y.shape[:2], self.num_heads, self.head_dim), ("batch", "length", "heads", "kv"))
-    project = lambda name, inputs, std=None: split(
-        layers.Dense(joined, ("embed", "joined_kv"), std, name=name)(inputs))
+    project = lambda name, inputs, std=None: split(layers.Dense(
+        joined, ("embed", "joined_kv"), std, layers.PROJECTION if inputs is x else layers.OF_ENCODED,
+        name=name)(inputs))
     # 1 / sqrt(D * K): the usual 1 / sqrt(D), and the 1 / sqrt(K) that the scores are not given.
     query = project("query", x, (x.shape[-1] * self.head_dim) ** -0.5)
     if position is not None and cache_length is None:

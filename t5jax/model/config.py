@@ -32,9 +32,9 @@ class T5Config:
     dtype: of activations and of the operands of every matmul but the logits' accumulation.
       Norm statistics, attention softmax, logits and loss are always float32.
     param_precision: how parameters are kept between steps, a policy of optim/precision.py.
-    remat: what the backward pass recomputes, per layer: "none" saves all, "dots" the results of all
-      matmuls, "minimal" of those with weights, "offload" the same in the host's memory, where devices
-      reach it, and "full" only each layer's input.
+    remat: what the backward pass recomputes, per layer: "none" nothing, "dots" elementwise functions,
+      "minimal" also attention and the decoder's keys and values, "offload" the same with the rest kept in
+      the host's memory, where devices reach it, and "full" all but each layer's input.
     decoder_remat: the decoder's, where it is to differ from the encoder's.
     attention: what computes it. "xla" materialises the weights [batch, heads, length, length]; the only
       one with dropout, and best for short rows. "cudnn" is NVIDIA's fused kernel: bfloat16, even lengths,

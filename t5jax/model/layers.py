@@ -7,7 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-PROJECTION = "projection"  # The name by which T5Config.remat knows results of matmuls with weights.
+# The names by which T5Config.remat knows results of matmuls with weights: those of a layer's own input, and
+# those of the encoder's output, which cost each layer of a decoder more memory than their work is worth.
+PROJECTION = "projection"
+OF_ENCODED = "projection_of_encoded"
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "linear": lambda x: x}
 
 
@@ -55,18 +58,19 @@ class Dense(nn.Module):
   """A matmul without bias: [..., inputs] -> [..., features], in the activations' dtype.
 
   `axes` are the logical names of the kernel's two dims. Without `std` the kernel is drawn with
-  variance 1 / inputs.
+  variance 1 / inputs. `residual` is the name by which T5Config.remat knows the result.
   """
 
   features: int
   axes: tuple[str, str]
   std: float | None = None
+  residual: str = PROJECTION
 
   @nn.compact
   def __call__(self, x):
     std = x.shape[-1] ** -0.5 if self.std is None else self.std
     kernel = param(self, "kernel", normal(std), (x.shape[-1], self.features), self.axes)
-    return checkpoint_name(matmul(x, kernel.astype(x.dtype)), PROJECTION)
+    return checkpoint_name(matmul(x, kernel.astype(x.dtype)), self.residual)
 
 
 class RMSNorm(nn.Module):

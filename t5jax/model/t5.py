@@ -12,16 +12,23 @@ import jax
 import jax.numpy as jnp
 
 from t5jax.model import layers
-from t5jax.model.attend import MASKED
+from t5jax.model.attend import MASKED, WEIGHTS
 from t5jax.model.attention import Attention, RelativePositionBias
 from t5jax.model.config import T5Config
 from t5jax.sharding import HOST_MEMORY
 
+_named = jax.checkpoint_policies.save_only_these_names
+_FUSED_ATTENTION = ("pallas_call", "dot_product_attention_fwd_wrapper")  # The latter is cuDNN's.
+
+
+def _is_work(primitive, *_, **__):
+  return primitive.name in ("dot_general", *_FUSED_ATTENTION)
+
+
 _REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_saveable,
-        jax.checkpoint_policies.save_only_these_names(layers.PROJECTION)),
-    "minimal": jax.checkpoint_policies.save_only_these_names(layers.PROJECTION),
+        _is_work, _named(layers.PROJECTION, layers.OF_ENCODED, WEIGHTS)),
+    "minimal": _named(layers.PROJECTION),
     "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[], names_which_can_be_offloaded=[layers.PROJECTION],
         offload_src="device", offload_dst=HOST_MEMORY),
