@@ -167,6 +167,11 @@ def _before_damage(path, offset):
   return data
 
 
+def line_of_damage(path, offset):
+  """Returns the number, from 1, of the line in which a compressed file's damage behind an offset lies."""
+  return lines_before(path, offset) + _before_damage(path, offset).count(b"\n") + 1
+
+
 def lines_before(path, offset):
   """Counts the line feeds in the first `offset` bytes of a file."""
   count = 0

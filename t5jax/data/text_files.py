@@ -151,11 +151,27 @@ class TextFiles:
       block = self._read(path, offset)
     except (DataError, OSError, EOFError, ValueError) as error:
       if self.on_error == "refuse":
-        raise _at(path, error) from error
+        raise self._at(path, offset, error) from error
       _warn_once(f"{path}: the rest of the file is skipped: {_one_line(error)}")
       block = Block([], offset, num_skipped=1)
     self._tally.add(path, offset, block)
     return block
+
+  def _at(self, path, offset, error):
+    """A DataError that names the file and, of a damaged compressed one, the line."""
+    message = _one_line(error)
+    if isinstance(error, DataError):
+      return error if str(path) in message else DataError(f"{path}: {message}")
+    return DataError(f"{path}{self._damaged_line(path, offset, error)}: cannot be read: {message}")
+
+  def _damaged_line(self, path, offset, error):
+    try:
+      # Offsets of parquet are rows, and what is missing at its end is its table of contents.
+      if isinstance(error, OSError) and streams.compression_of(path) and self._kind_of(path) != "parquet":
+        return f", line {streams.line_of_damage(path, offset)}"
+    except OSError:  # It cannot even be opened.
+      pass
+    return ""
 
   def _read(self, path, offset):
     kind = self._kind_of(path)
@@ -319,14 +335,6 @@ class _Tally:
 def _warn_once(message):
   """Says it the first time only: a run reads its files again, in each epoch for one."""
   logger.warning(message)
-
-
-def _at(path, error):
-  """A DataError that names the file."""
-  message = _one_line(error)
-  if isinstance(error, DataError):
-    return error if str(path) in message else DataError(f"{path}: {message}")
-  return DataError(f"{path}: cannot be read: {message}")
 
 
 def _one_line(error):

@@ -197,11 +197,20 @@ def test_all_whole_records_before_damage_are_kept(tmp_path, suffix, share):
   data = COMPRESS[suffix]("\n".join(rows).encode())
   path = tmp_path / f"a.jsonl{suffix}"
   path.write_bytes(data[:int(share * len(data))])
+  with pytest.raises(DataError, match="cannot be read") as refusal:
+    read(path)
   texts, num_skipped = skipping(path)
+  assert f"{path}, line {len(texts) + 1}: cannot be read: Truncated" in str(refusal.value)
   assert num_skipped == 1 and texts == [json.loads(row)["text"] for row in rows[:len(texts)]]
   if suffix == ".gz":
     assert len(texts) == zlib.decompressobj(31).decompress(path.read_bytes()).count(b"\n")
   assert abs(len(texts) - share * len(rows)) < 0.1 * len(rows)
+
+
+@pytest.mark.parametrize("name", ["gone.txt", "gone.txt.gz"])
+def test_a_file_that_has_gone_is_named(tmp_path, name):
+  with pytest.raises(DataError, match=f"{name}: cannot be read: .*No such file"):
+    read(tmp_path / name)
 
 
 def test_no_document_before_damage_is_cut(tmp_path):

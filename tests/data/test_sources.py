@@ -123,7 +123,7 @@ def test_blank_documents_are_dropped_and_counted(tmp_path):
 def test_unusable_files_are_named(tmp_path, name, content, problem):
   path = tmp_path / name
   path.write_bytes(content)
-  with pytest.raises(DataError, match=f"{name}: {problem}"):
+  with pytest.raises(DataError, match=f"{name}(, line 2)?: {problem}"):
     TextFiles((str(path),)).check()
 
 
