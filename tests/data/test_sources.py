@@ -115,15 +115,15 @@ def test_blank_documents_are_dropped_and_counted(tmp_path):
 
 
 @pytest.mark.parametrize("name, content, problem", [
-    ("empty.txt", b"", "is empty"), ("blank.txt", b" \n\n\t\n", "holds no document"),
-    ("plain.txt.gz", b"text\n", "is not gzip data"),
-    ("packed.txt", gzip.compress(b"text\n", mtime=0), "holds gzip data; rename it"),
-    ("cut.txt.gz", gzip.compress(b"text\n" * 99, mtime=0)[:-12], "cannot be read")],
+    ("empty.txt", b"", ": is empty"), ("blank.txt", b" \n\n\t\n", ": holds no document"),
+    ("plain.txt.gz", b"text\n", ": is not gzip data"),
+    ("packed.txt", gzip.compress(b"text\n", mtime=0), ": holds gzip data; rename it"),
+    ("cut.txt.gz", gzip.compress(b"text\n" * 99, mtime=0)[:-12], ", line 2: cannot be read")],
     ids=lambda value: value if isinstance(value, str) and "." in value else "")
 def test_unusable_files_are_named(tmp_path, name, content, problem):
   path = tmp_path / name
   path.write_bytes(content)
-  with pytest.raises(DataError, match=f"{name}(, line 2)?: {problem}"):
+  with pytest.raises(DataError, match=f"{name}{problem}"):
     TextFiles((str(path),)).check()
 
 
