@@ -96,7 +96,12 @@ def test_a_small_device_takes_microbatches_or_recomputes():
   plan = plan_memory.Plan(trainer, trainer.model.with_vocabulary(8100), 1, 8 * 2 ** 30)
   fit = plan.recommend()
   assert fit.num_microbatches > 1 and fit.footprint.total <= plan.budget
-  assert fit.rows <= plan.largest_rows(1, fit.remat) < 2 * fit.rows
+  rows = plan.largest_rows(1, fit.remat)
+  assert fit.rows <= rows < 2 * fit.rows
+  fixed = plan.state(trainer.optimizer, plan.model.param_precision, 1).total
+  saved, workspace = plan.activations[fit.remat]
+  assert fixed + saved(rows) + workspace(rows) <= plan.budget < (
+      fixed + saved(rows + 1) + workspace(rows + 1))
   plan.budget = 2 ** 20
   assert plan.recommend() is None
 

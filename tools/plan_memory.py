@@ -9,6 +9,7 @@ printed, and is a flag. `python -m t5jax.train --dry_run` asks the compiler inst
 """
 
 import argparse
+import bisect
 import dataclasses
 import functools
 import pathlib
@@ -35,6 +36,7 @@ _OPTIMIZERS = (optim.adafactor, optim.adamw, optim.quantized(optim.adamw), optim
                optim.quantized(optim.lion), optim.muon, optim.schedule_free_adamw)
 _PRECISIONS = [policy for policy in POLICIES if policy != "bfloat16_nearest"]  # That one loses steps.
 _T5_TOKENS = 32_000 + NUM_SENTINELS
+_MANY_ROWS = 2 ** 24
 _FEW_ROWS = 8  # Of a microbatch: with fewer, matrix units idle and recomputing is the better way.
 
 
@@ -110,9 +112,7 @@ class Plan:
     fixed = self.state(self.trainer.optimizer, self.model.param_precision, fsdp).total
     saved, workspace = self.activations[remat]
     need = lambda rows: fixed + saved(rows) + workspace(rows)
-    if need(1) > self.budget:
-      return 0
-    return int((self.budget - need(1)) // max(need(2) - need(1), 1)) + 1
+    return bisect.bisect_right(range(1, _MANY_ROWS), self.budget, key=need)
 
   def recommend(self):
     """The first layout that fits: few devices per parameter, then little recomputation."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 import os
 import shutil
 import tempfile
@@ -53,10 +54,10 @@ def open_stream(path):
   return io.BufferedReader(_decompressing(path, compression), BLOCK_BYTES)
 
 
-def _decompressing(path, compression):
+def _decompressing(source, compression):
   import pyarrow
 
-  return pyarrow.input_stream(path, compression=compression)
+  return pyarrow.input_stream(source, compression=compression)
 
 
 def head(path, size):
@@ -158,13 +159,40 @@ def _records_before_damage(path, offset, is_complete):
 def _before_damage(path, offset):
   """All bytes from an offset on that a damaged compressed file still gives."""
   compression, data = compression_of(path), b""
-  # What a failing read had decompressed is lost: the end is read again, byte by byte.
-  for size in (1 << 14, 1) if compression else ():
-    with _decompressing(path, compression) as stream, contextlib.suppress(OSError):
+  if compression is None:
+    return data
+  # A failing call of the decompressor gives nothing back: the second time it gets the bytes around
+  # the damage one by one.
+  singly_from = math.inf
+  for size in (1 << 14, 1):
+    with _Pieces(path, singly_from) as pieces, contextlib.suppress(OSError):
+      stream = _decompressing(pieces, compression)
       skip_bytes(stream, offset + len(data))
       while piece := stream.read(size):
         data += piece
+    singly_from = pieces.position - _Pieces.BYTES
   return data
+
+
+class _Pieces(io.RawIOBase):
+  """A file read in pieces, from a position on byte by byte."""
+
+  BYTES = 1 << 14
+
+  def __init__(self, path, singly_from):
+    self._file, self._singly_from, self.position = open(path, "rb"), singly_from, 0
+
+  def readable(self):
+    return True
+
+  def read(self, size):
+    data = self._file.read(min(size, self.BYTES if self.position < self._singly_from else 1))
+    self.position += len(data)
+    return data
+
+  def close(self):
+    self._file.close()
+    super().close()
 
 
 def line_of_damage(path, offset):

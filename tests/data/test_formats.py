@@ -207,6 +207,16 @@ def test_all_whole_records_before_damage_are_kept(tmp_path, suffix, share):
   assert abs(len(texts) - share * len(rows)) < 0.1 * len(rows)
 
 
+def test_all_records_are_kept_where_only_the_checksum_is_wrong(tmp_path, caplog):
+  rows = [json.dumps({"text": text}) for text in make_documents(20_000)]
+  data = bytearray(gzip.compress("\n".join([*rows, ""]).encode()))
+  data[-6] ^= 255
+  path = tmp_path / "a.jsonl.gz"
+  path.write_bytes(data)
+  assert skipping(path) == ([json.loads(row)["text"] for row in rows], 1)
+  assert "incorrect data check" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["gone.txt", "gone.txt.gz"])
 def test_a_file_that_has_gone_is_named(tmp_path, name):
   with pytest.raises(DataError, match=f"{name}: cannot be read: .*No such file"):
