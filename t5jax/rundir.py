@@ -18,6 +18,7 @@ import pathlib
 import platform
 import shutil
 import sys
+import tempfile
 import time
 
 import jax
@@ -59,6 +60,20 @@ def claim(model_dir, resolved_config, overwrite=False, allow_changes=False):
     yield path
 
 
+def check_writable(model_dir):
+  """Raises ValueError unless a run could write into the directory; makes nothing."""
+  path = pathlib.Path(model_dir).expanduser()
+  nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+  try:
+    tempfile.TemporaryFile(dir=nearest).close()
+  except OSError as error:
+    raise _cannot_be_written(path, error) from error
+
+
+def _cannot_be_written(path, error):
+  return ValueError(f"MODEL_DIR={path} cannot be written: {error.strerror}.")
+
+
 def _see_claim(path, resolved_config, seconds=30):
   """Raises ValueError unless the first process's config.gin is here and is ours, or soon will be."""
   until = time.monotonic() + seconds  # Network file systems take a while.
@@ -77,7 +92,7 @@ def _claim(path, resolved_config, overwrite, allow_changes):
     path.mkdir(parents=True, exist_ok=True)
     (path / ".lock").touch()
   except OSError as error:
-    raise ValueError(f"MODEL_DIR={path} cannot be written: {error.strerror}.") from error
+    raise _cannot_be_written(path, error) from error
   with exclusive(path, ValueError(f"MODEL_DIR={path} is in use by another process.")):
     before = _prepare(path, resolved_config, overwrite, allow_changes)
     steps = saved_steps(path)

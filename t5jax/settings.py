@@ -25,7 +25,7 @@ class SettingError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-  """Closed numeric range; `None` is no bound. `open_low` and `open_high` exclude the ends."""
+  """Closed range of finite numbers; `None` is no bound. `open_low` and `open_high` exclude the ends."""
 
   low: float | None = None
   high: float | None = None
@@ -37,7 +37,7 @@ class Range:
       return False
     if self.high is not None and (value >= self.high if self.open_high else value > self.high):
       return False
-    return value == value  # NaN is in no range.
+    return abs(value) < float("inf")  # Neither infinity nor NaN is in any range.
 
   def __str__(self):
     parts = []

@@ -30,6 +30,15 @@ def test_one_process_at_a_time(tmp_path):
     pass
 
 
+def test_a_place_that_cannot_be_written_is_seen_without_making_anything(tmp_path):
+  (tmp_path / "file").write_text("")
+  for path in (tmp_path / "file", tmp_path / "file" / "below", "/proc/new"):
+    with pytest.raises(ValueError, match=f"MODEL_DIR={path} cannot be written: "):
+      rundir.check_writable(path)
+  rundir.check_writable(tmp_path / "new" / "below")
+  assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 @pytest.mark.parametrize("new, named", [
     (OLD.replace("x = 1", "x = 2"), "a.B.x: 1 there, 2 now"),
     (OLD.replace("10", "20"), "TRAIN_STEPS: 10 there, 20 now"),

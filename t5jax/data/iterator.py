@@ -23,7 +23,8 @@ from t5jax.data import cached, features
 from t5jax.data.online import Elements, OnlineIterator
 from t5jax.data.text_files import DataError
 from t5jax.data.vocabulary import Vocabulary
-from t5jax.settings import AT_LEAST_ONE, NON_NEGATIVE, SettingError, check_settings, nearest
+from t5jax.settings import (
+    AT_LEAST_ONE, NON_NEGATIVE, SettingError, check_choice, check_settings, nearest)
 
 VOCABULARY_NAME = "spiece.model"
 _MAX_LISTED_FILES = 2000
@@ -71,6 +72,8 @@ class TaskData:
         self.task, "register"):
       raise SettingError("TaskData.task", self.task, "the name of a task, or a corpus such as "
                          "@text.TextCorpus(), with the brackets")
+    for name in self.feature_lengths:
+      check_choice("TaskData.feature_lengths", name, ("inputs", "targets"))
     for name in ("inputs", "targets"):
       length = self.feature_lengths.get(name)
       if not isinstance(length, int) or isinstance(length, bool) or length < 1:

@@ -259,6 +259,8 @@ def test_unknown_tasks_and_modules_are_named(make, tmp_path):
     TaskData("my_text", LENGTHS, 4, module="no.such.module").check()
   with pytest.raises(SettingError, match="TaskData.feature_lengths.*'targets'"):
     TaskData("my_text", {"inputs": 3}, 4)
+  with pytest.raises(SettingError, match="feature_lengths = 'input' .*Did you mean 'inputs'"):
+    TaskData("my_text", {"input": 3, "targets": 3}, 4)
   with pytest.raises(SettingError, match="batch_size = 0"):
     TaskData("my_text", LENGTHS, 0)
   with pytest.raises(SettingError, match=r"TaskData.task = .*@text.TextCorpus\(\), with the br"):

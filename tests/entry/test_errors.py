@@ -50,6 +50,8 @@ def fail(project, monkeypatch, capsys):
   (["--gin.text.TextCorpus.files=hidden.txt"], ["hidden.txt", "gz"]),
   (['--gin.TASK_FEATURE_LENGTHS={"inputs": 512, "targets": 20}'], ["targets", "114"]),
   (["--overwrit"], ["--overwrit"]),
+  (["--check", "--gin.MODEL_DIR=text.txt"], ["MODEL_DIR=text.txt", "cannot be written"]),
+  (["--gin.LEARNING_RATE=1e400"], ["LEARNING_RATE", "inf", "> 0"]),
 ], ids=lambda value: value[0] if isinstance(value[0], str) and value[0].startswith("--") else "")
 def test_wrong_input(project, fail, arguments, expected):
   (project / "empty.txt").write_text("")
