@@ -14,6 +14,7 @@ CPUs have no bfloat16 arithmetic. There the compiler works on float32 copies, an
 them: `native_bfloat16=False` counts these in.
 """
 
+import collections
 import dataclasses
 import math
 
@@ -24,7 +25,8 @@ import jax.numpy as jnp
 from t5jax import sharding, state as states, step as steps
 from t5jax.losses import CHUNK_TOKENS
 from t5jax.model.t5 import T5
-from t5jax.optim.matrices import is_stacked
+from t5jax.optim.by_layer import part_of
+from t5jax.optim.matrices import is_stacked, names
 from t5jax.optim.precision import param_dtype
 
 
@@ -90,6 +92,8 @@ def advice(trainer, error):
                     "parameters, for the same result")
   if model.param_precision == "float32":
     remedies.append("PARAM_PRECISION = bfloat16_stochastic")
+  if trainer.optimizer_memory == "device":
+    remedies.append("OPTIMIZER_MEMORY = host, for the same result at some cost in time")
   remedies.append("BATCH_SIZE or TASK_FEATURE_LENGTHS, lower")
   listed = "".join(f"\n  {i}. --gin.{text}" for i, text in enumerate(remedies[:3], 1))
   return (f"A device's memory is full: batches of {data.batch_size} examples in "
@@ -115,7 +119,7 @@ def batch_shapes(batch_size, feature_lengths, mesh=None):
 
 
 def estimate(model, optimizer, mesh, batch_size, feature_lengths, num_microbatches=1,
-             native_bfloat16=True):
+             native_bfloat16=True, optimizer_memory="device"):
   """Returns the Footprint of a step; nothing is allocated or compiled.
 
   Args:
@@ -126,20 +130,22 @@ def estimate(model, optimizer, mesh, batch_size, feature_lengths, num_microbatch
     feature_lengths: {"inputs": ..., "targets": ...}.
     num_microbatches: sequential parts of the batch.
     native_bfloat16: False for a CPU.
+    optimizer_memory: as Trainer's.
   """
   if not native_bfloat16:
     attention = "xla" if model.attention == "cudnn" else model.attention
     model = dataclasses.replace(model, dtype="float32", attention=attention)
   rows = batch_size / (mesh.shape["data"] * mesh.shape["fsdp"] * num_microbatches)
-  fixed = state_bytes(model, optimizer, mesh, num_microbatches, native_bfloat16)
+  fixed = state_bytes(model, optimizer, mesh, num_microbatches, native_bfloat16, optimizer_memory)
   activations, workspace = activation_bytes(model, mesh, feature_lengths)
   return dataclasses.replace(fixed, activations=activations(rows),
                              workspace=fixed.workspace + workspace(rows))
 
 
-def state_bytes(model, optimizer, mesh, num_microbatches=1, native_bfloat16=True):
+def state_bytes(model, optimizer, mesh, num_microbatches=1, native_bfloat16=True,
+                optimizer_memory="device"):
   """Returns the part of `estimate` that no batch changes, as a Footprint without activations."""
-  state = states.abstract(model, optimizer, None, mesh)
+  state = states.abstract(model, optimizer, None, mesh, optimizer_memory)
   parameters = gradients = _bytes_per_device(state.params)
   as_float32 = 4 * sum(_size_per_device(leaf) for leaf in jax.tree.leaves(state.params))
   copies = _gathered_bytes(state.params, mesh)
@@ -147,7 +153,7 @@ def state_bytes(model, optimizer, mesh, num_microbatches=1, native_bfloat16=True
     gradients, copies = as_float32, copies + (as_float32 if parameters < as_float32 else 0)
   if num_microbatches > 1:
     gradients += as_float32
-  return Footprint(parameters, _bytes_per_device(state.opt_state), gradients, 0, copies)
+  return Footprint(parameters, _optimizer_bytes(state), gradients, 0, copies)
 
 
 def activation_bytes(model, mesh, feature_lengths):
@@ -174,9 +180,9 @@ def compiled(*arguments, **options):
 
 
 def compile_step(model, optimizer, mesh, batch_size, feature_lengths, num_microbatches=1,
-                 max_grad_norm=None, z_loss=0.0):
+                 max_grad_norm=None, z_loss=0.0, optimizer_memory="device"):
   """Compiles the train step for the devices of `mesh`, and returns the jax.stages.Compiled."""
-  state = states.abstract(model, optimizer, max_grad_norm, mesh)
+  state = states.abstract(model, optimizer, max_grad_norm, mesh, optimizer_memory)
   step = steps.compile_train_step(
       jax.tree.map(lambda x: x.sharding, state), model=model, optimizer=optimizer, z_loss=z_loss,
       max_grad_norm=max_grad_norm, num_microbatches=num_microbatches)
@@ -202,6 +208,19 @@ def _saved_bytes(model, rows, feature_lengths):
   results = {x for x in jaxpr.outvars if not isinstance(x, jax.extend.core.Literal)
              and x.aval.memory_space != jax.memory.Space.Host}
   return sum(math.prod(x.aval.shape) * x.aval.dtype.itemsize for x in results - set(jaxpr.invars))
+
+
+def _optimizer_bytes(state):
+  """Bytes of the states that stay on a device, and of the most that are there of those from the host."""
+  params = {names(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)}
+  staying, coming = 0, collections.Counter()
+  for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state):
+    if leaf.sharding.memory_kind == sharding.HOST_MEMORY:
+      part = part_of(path, params)
+      coming[part] += _bytes_per_device(leaf) // (leaf.shape[0] if part else 1)
+    else:
+      staying += _bytes_per_device(leaf)
+  return staying + max(coming.values(), default=0)
 
 
 def _gathered_bytes(params, mesh):

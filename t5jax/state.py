@@ -11,6 +11,7 @@ import optax
 from t5jax import sharding
 from t5jax.model.t5 import T5
 from t5jax.optim import eval_params, precision
+from t5jax.optim.by_layer import owner
 from t5jax.optim.matrices import names
 
 
@@ -32,15 +33,21 @@ class TrainState(NamedTuple):
     return eval_params(self.opt_state, self.params)
 
 
-def clip(grads, max_grad_norm):
-  """Scales a tree of gradients down to a global L2 norm of at most `max_grad_norm`, if not None."""
+def clip(grads, max_grad_norm, norm=None):
+  """Scales a tree of gradients down to a global L2 norm of at most `max_grad_norm`, if not None.
+
+  `norm` is that of all gradients, if it is known or if `grads` are not all.
+  """
   if max_grad_norm is None:
     return grads
-  return optax.clip_by_global_norm(max_grad_norm).update(grads, optax.EmptyState())[0]
+  norm = optax.tree.norm(grads) if norm is None else norm
+  return jax.tree.map(lambda g: jnp.where(norm < max_grad_norm, g, g / norm * max_grad_norm), grads)
 
 
 def transformation(model, optimizer, learning_rate, max_grad_norm=None):
   """Returns the optax chain of one step: clip by the global norm, `optimizer`, then round.
+
+  Its update takes the norm of all gradients as `grad_norm`, and what precision.py says.
 
   Args:
     model: T5Config; its param_precision says how.
@@ -48,7 +55,10 @@ def transformation(model, optimizer, learning_rate, max_grad_norm=None):
     learning_rate: number or traced scalar; the state's shape does not depend on it.
     max_grad_norm: largest global L2 norm of the gradient, or None.
   """
-  clipped = optax.stateless(lambda grads, params: clip(grads, max_grad_norm))
+  def update(grads, state, params=None, *, grad_norm=None, **extra):
+    return clip(grads, max_grad_norm, grad_norm), state
+
+  clipped = optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
   return precision.keep_parameters(
       optax.chain(clipped, optimizer(learning_rate)), model.param_precision)
 
@@ -80,11 +90,12 @@ def _cast(boxed, model):
   return jax.tree.map(lambda x: x.astype(precision.param_dtype(model.param_precision)), boxed)
 
 
-def abstract(model, optimizer, max_grad_norm, mesh):
+def abstract(model, optimizer, max_grad_norm, mesh, optimizer_memory="device"):
   """Returns the state as ShapeDtypeStructs that carry their shardings; nothing is allocated.
 
   A leaf of the optimizer's state whose path ends in a parameter's path and that has its rank is laid
-  out like the parameter, as far as its dims allow; every other leaf is replicated.
+  out like the parameter, as far as its dims allow, and kept in the host's memory if
+  `optimizer_memory` is "host"; every other leaf is replicated.
   """
   def initial(boxed):
     boxed = _cast(boxed, model)
@@ -96,21 +107,23 @@ def abstract(model, optimizer, max_grad_norm, mesh):
   by_path = {names(path): layout for path, layout in shardings}
 
   def lay_out(path, leaf):
-    parts = names(path)
-    layouts = (by_path.get(parts[start:]) for start in range(len(parts)))
-    layout = next((x for x in layouts if x is not None), sharding.replicated(mesh))
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding.fit(layout, leaf.shape))
+    layout = by_path.get(owner(path, by_path), sharding.replicated(mesh))
+    fitted = sharding.fit(layout, leaf.shape)
+    if optimizer_memory == "host" and path[0].name == "opt_state" and len(layout.spec) == leaf.ndim > 0:
+      fitted = fitted.with_memory_kind(sharding.HOST_MEMORY)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=fitted)
 
   state = state._replace(params=sharding.unbox(state.params))
   return jax.tree_util.tree_map_with_path(lay_out, state)
 
 
-def create(model, optimizer, max_grad_norm, mesh, seed):
+def create(model, optimizer, max_grad_norm, mesh, seed, optimizer_memory="device"):
   """Returns an initialised TrainState, each device making only its own part.
 
   The numbers depend on `seed` alone, not on the mesh.
   """
-  layout = jax.tree.map(lambda leaf: leaf.sharding, abstract(model, optimizer, max_grad_norm, mesh))
+  layout = jax.tree.map(lambda leaf: leaf.sharding,
+                        abstract(model, optimizer, max_grad_norm, mesh, optimizer_memory))
   # Apart, so that drawing the parameters, which takes long to compile, is one program for all optimizers.
   params = jax.jit(lambda key: sharding.unbox(initialise(model, key)),
                    out_shardings=layout.params)(jax.random.key(seed))

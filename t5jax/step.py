@@ -8,6 +8,7 @@ import optax
 
 from t5jax import losses, metrics, state as states
 from t5jax.model.t5 import T5, head_kernel
+from t5jax.optim.by_layer import is_on_host, update_by_layer
 from t5jax.optim.precision import as_float32
 
 
@@ -97,18 +98,44 @@ def train_step(state, batch, learning_rate, key, curvature_batch=None, *, model,
   dropout_key, rounding_key, label_key = jax.random.split(jax.random.fold_in(key, state.step), 3)
   grads, sums = gradients(model, state.params, batch, z_loss, num_microbatches,
                           dropout_key if model.dropout_rate else None)
-  extra = {}
+  extra = dict(key=rounding_key, grad_norm=optax.tree.norm(as_float32(grads)))
   if curvature_batch is not None:
     curvature, _ = gradients(model, state.params, curvature_batch, 0.0, num_microbatches,
                              label_key=label_key)
-    extra = dict(curvature_gradients=states.clip(as_float32(curvature), max_grad_norm),
+    extra.update(curvature_gradients=states.clip(as_float32(curvature), max_grad_norm),
                  curvature_scale=jnp.sum(curvature_batch["decoder_loss_weights"]))
-  chain = states.transformation(model, optimizer, learning_rate, max_grad_norm)
-  updates, opt_state = chain.update(grads, state.opt_state, state.params, key=rounding_key, **extra)
-  params = optax.apply_updates(state.params, updates)
-  for name, tree in (("grad_norm", grads), ("param_norm", params), ("update_norm", updates)):
-    sums[name] = metrics.single(optax.tree.norm(as_float32(tree)))
-  return states.TrainState(state.step + 1, params, opt_state), sums
+
+  state, update_norm = apply_gradients(state, grads, learning_rate, extra, model=model,
+                                       optimizer=optimizer, max_grad_norm=max_grad_norm)
+  norms = dict(grad_norm=extra["grad_norm"], param_norm=optax.tree.norm(as_float32(state.params)),
+               update_norm=update_norm)
+  return state, {**sums, **{name: metrics.single(norm) for name, norm in norms.items()}}
+
+
+def apply_gradients(state, grads, learning_rate, extra, *, model, optimizer, max_grad_norm=None):
+  """Returns (the next TrainState, norm of the update).
+
+  Args:
+    state: TrainState; what of it is in the host's memory is updated layer by layer, and stays there.
+    grads: nested dict like the parameters.
+    learning_rate: float32 scalar.
+    extra: dict of what else the update of states.transformation takes.
+    model, optimizer, max_grad_norm: as in train_step.
+  """
+  def update(kept, read, layer):
+    (params, opt_state), (grads, learning_rate, extra) = kept, read
+    chain = states.transformation(model, optimizer, learning_rate, max_grad_norm)
+    updates, opt_state = chain.update(grads, opt_state, params, layer=layer, **extra)
+    squares = jax.tree.map(lambda u: jnp.sum(jnp.square(u)), updates)
+    return (optax.apply_updates(params, updates), opt_state), squares
+
+  kept, read = (state.params, state.opt_state), (grads, learning_rate, extra)
+  if any(map(is_on_host, jax.tree.leaves(state.opt_state))):
+    (params, opt_state), square = update_by_layer(update, kept, read)
+  else:
+    (params, opt_state), squares = update(kept, read, None)
+    square = optax.tree.sum(squares)
+  return states.TrainState(state.step + 1, params, opt_state), jnp.sqrt(square)
 
 
 def eval_step(params, batch, *, model):

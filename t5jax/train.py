@@ -87,10 +87,12 @@ def show_memory(trainer):
   mesh = trainer.mesh.make()
   step = (model, trainer.optimizer, mesh, trainer.data.batch_size, trainer.data.feature_lengths,
           trainer.num_microbatches)
-  estimated = memory.estimate(*step, native_bfloat16=jax.default_backend() != "cpu")
+  is_cpu = jax.default_backend() == "cpu"  # Its own memory is the host's.
+  estimated = memory.estimate(*step, native_bfloat16=not is_cpu,
+                              optimizer_memory="device" if is_cpu else trainer.optimizer_memory)
   print(f"{memory.num_parameters(model):,} parameters, mesh {dict(mesh.shape)}; compiling ...")
-  print(memory.comparison(
-      estimated, memory.compiled(*step, trainer.max_grad_norm, trainer.z_loss)))
+  planned = memory.compiled(*step, trainer.max_grad_norm, trainer.z_loss, trainer.optimizer_memory)
+  print(memory.comparison(estimated, planned))
 
 
 def run(arguments, bindings):

@@ -2,9 +2,10 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import itertools
 import pathlib
-from typing import Any, Callable
+from typing import Any, Callable, Literal
 
 import jax
 import numpy as np
@@ -55,6 +56,8 @@ class Trainer:
     num_microbatches: sequential parts of a batch, to save memory; the result does not depend on it.
     max_grad_norm: the gradient is scaled down to this global norm; None for never.
     z_loss: weight of the penalty on log(softmax normaliser)^2.
+    optimizer_memory: where the optimizer's states are kept, "device" or "host"; from the host's
+      memory they come to the devices layer by layer.
     curvature_every: steps between the extra batches from which Sophia learns the curvature; they
       count in the budget. None for every other optimizer.
     mesh: how devices share the work.
@@ -75,6 +78,7 @@ class Trainer:
   num_microbatches: int = 1
   max_grad_norm: float | None = None
   z_loss: float = 0.0
+  optimizer_memory: Literal["device", "host"] = "device"
   curvature_every: int | None = None
   mesh: sharding.MeshConfig = sharding.MeshConfig()
   checkpoints: CheckpointConfig = CheckpointConfig()
@@ -94,6 +98,8 @@ class Trainer:
     """Raises ValueError for what cannot work, without compiling or reading much."""
     self._check_mesh(self.model)
     check_machine(self.model.attention, *self.data.feature_lengths.values())
+    if self.optimizer_memory == "host":
+      sharding.check_host_memory("Trainer.optimizer_memory", "host", "'device'")
     if "offload" in (self.model.remat, self.model.decoder_remat):
       sharding.check_host_memory("T5Config.remat", "offload", "'minimal' or 'full'")
     self.data.check()
@@ -101,8 +107,11 @@ class Trainer:
     # Patterns and curvature: of any vocabulary, since nothing of it matters here but a shape.
     size = self.model.vocab_size or VOCAB_MULTIPLE * self.mesh.tensor
     model = dataclasses.replace(self.model, vocab_size=size)
-    state = states.abstract(model, self.optimizer, self.max_grad_norm, self.mesh.make())
+    state = self._abstract(model, self.mesh.make())
     self._check_curvature(state.opt_state)
+    if self.optimizer_memory == "host":
+      update = functools.partial(steps.apply_gradients, model=model, optimizer=self.optimizer)
+      jax.eval_shape(update, state, state.params, 0.0, {"key": jax.random.key(0)})
 
   def run(self, stop_at_step=None):
     """Trains until the budget is spent, going on from the newest checkpoint if there is one.
@@ -184,10 +193,11 @@ class Trainer:
     shards = sharding.local_shards(mesh)
     eval_batches, data = distributed.together(
         lambda: (self.data.eval_batches(), self.data.train_iterator(*shards)))
-    abstract = states.abstract(model, self.optimizer, self.max_grad_norm, mesh)
+    abstract = self._abstract(model, mesh)
     checkpoints = Checkpoints(path, self.checkpoints)
     if checkpoints.latest_step() is None:
-      state, host = states.create(model, self.optimizer, self.max_grad_norm, mesh, self.seed), None
+      state, host = states.create(model, self.optimizer, self.max_grad_norm, mesh, self.seed,
+                                  self.optimizer_memory), None
     else:
       state, host = checkpoints.restore(abstract, data)
     if distributed.is_first():
@@ -201,6 +211,9 @@ class Trainer:
     run.status = self._status(run.spent)
     self._introduce(run)
     return run
+
+  def _abstract(self, model, mesh):
+    return states.abstract(model, self.optimizer, self.max_grad_norm, mesh, self.optimizer_memory)
 
   def _check_mesh(self, model):
     self.mesh.check(model, self.data.batch_size, self.num_microbatches,

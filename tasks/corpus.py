@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import os
 import pathlib
 import typing
@@ -13,6 +14,7 @@ from t5jax.settings import AT_LEAST_ONE, RATE, SettingError, check_settings
 
 NUM_SENTINELS = 100
 DEFAULT_VALIDATION_FRACTION = 0.02
+_registered = {}  # Name of a task -> its corpus.
 _VOCABULARY_BYTES = 1_000_000_000  # Read to train a vocabulary: more would hardly change it.
 
 
@@ -163,7 +165,10 @@ class TaskCorpus(Corpus):
     vocabulary = Vocabulary(self._vocabulary_to_register(vocab_file), NUM_SENTINELS).seqio()
     feature = seqio.Feature(vocabulary, add_eos=True)
     if self.name in seqio.TaskRegistry.names():
+      if _registered.get(self.name, self) != self:
+        logging.warning("The task %r takes the place of another one of this name.", self.name)
       seqio.TaskRegistry.remove(self.name)
+    _registered[self.name] = self
     seqio.TaskRegistry.add(
         self.name, source=self.source(), output_features={"inputs": feature, "targets": feature},
         preprocessors=[functools.partial(preprocessors.pretrain, objective=self.objective)])

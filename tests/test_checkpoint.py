@@ -58,6 +58,20 @@ def test_state_comes_back_as_it_was(tmp_path, mesh, optimizer, precision):
   assert host == {"tokens": 2 ** 53 + 1, "x": 0.1} and position.position == 7
 
 
+@pytest.mark.parametrize("kept, wanted", [("host", "host"), ("device", "host"), ("host", "device")])
+def test_states_come_back_into_the_memory_that_is_wanted(tmp_path, mesh, kept, wanted):
+  state = states.create(tiny.model(), optim.adamw_rms, None, mesh, seed=0, optimizer_memory=kept)
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    checkpoints.save(state, {}, Position())
+  abstract = states.abstract(tiny.model(), optim.adamw_rms, None, mesh, wanted)
+  with checkpoint.Checkpoints(tmp_path) as checkpoints:
+    restored, _ = checkpoints.restore(abstract, Position())
+  assert {x.sharding.memory_kind for x in jax.tree.leaves(restored.opt_state) if x.ndim} == {
+      sharding.HOST_MEMORY if wanted == "host" else "device"}
+  for old, new in zip(*map(jax.tree.leaves, jax.device_get((state, restored))), strict=True):
+    np.testing.assert_array_equal(old, new)
+
+
 def test_what_is_evaluated_is_what_is_loaded(tmp_path):
   """The averages of a schedule-free optimizer, in float32 whatever they are kept in."""
   precision = "bfloat16_stochastic"

@@ -192,3 +192,14 @@ optim.grouped:
   frozen = params["token_embedder"]["embedding"].size
   assert sum(x.size for x in jax.tree.leaves(moments) if x.ndim) == 2 * (
       sum(x.size for x in jax.tree.leaves(params)) - frozen)
+
+
+def test_a_device_without_host_memory_refuses_to_use_it(tmp_path, monkeypatch):
+  (tmp_path / "mine.txt").write_text("Et hus.\nEn by.\n")
+  bindings = ["MODEL_DIR=run", f"TRAIN_FILES={tmp_path / 'mine.txt'}", "VOCAB_SIZE=8000",
+              "MODEL_SIZE=tiny", "OPTIMIZER_MEMORY=host"]
+  trainer, _ = config.build("t5jax.trainer.Trainer", ["text.gin"], bindings)
+  trainer.check()
+  monkeypatch.setattr(sharding, "HOST_MEMORY", "memory_that_is_not_there")
+  with pytest.raises(ValueError, match="optimizer_memory = 'host'.*'device': cpu has no memory_that"):
+    trainer.check()

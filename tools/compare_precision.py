@@ -79,7 +79,7 @@ def train(folder, name, options):
   text = _SETTINGS.format(
       optimizer=optimizer, precision=precision, folder=str(folder), files=options.files,
       steps=options.steps, warmup_steps=options.steps // 10, learning_rate=options.learning_rate)
-  if settings.exists() and settings.read_text(encoding="utf-8") != text:
+  if folder.exists() and settings.exists() and settings.read_text(encoding="utf-8") != text:
     sys.exit(f"compare_precision: {settings} is of a comparison with other flags. Choose another --output_dir.")
   settings.write_text(text, encoding="utf-8")
   with subprocess.Popen([sys.executable, "-m", "t5jax.train", f"--gin_file={settings}"]) as process:
@@ -127,7 +127,10 @@ def _parse(arguments):
   parser.add_argument("--output_dir", required=True)
   parser.add_argument("--steps", type=int, default=1000)
   parser.add_argument("--learning_rate", type=float, default=2e-2, help="the peak of a cosine")
-  return parser.parse_args(arguments)
+  options = parser.parse_args(arguments)
+  if options.steps < 1:
+    parser.error(f"--steps={options.steps} is not valid: expected an int >= 1")
+  return options
 
 
 if __name__ == "__main__":

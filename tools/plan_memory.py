@@ -91,7 +91,8 @@ class Plan:
   def state(self, optimizer, precision, fsdp, num_microbatches=1):
     """memory.Footprint of everything that no batch changes."""
     model = dataclasses.replace(self.model, param_precision=precision)
-    return memory.state_bytes(model, optimizer, self.mesh(fsdp), num_microbatches)
+    return memory.state_bytes(model, optimizer, self.mesh(fsdp), num_microbatches,
+                              optimizer_memory=self.trainer.optimizer_memory)
 
   def fit(self, fsdp, remat):
     """Returns the Fit of the run's own optimizer and precision with this layout, or None."""
@@ -183,8 +184,9 @@ def _show_activations(plan, fsdp):
         "beside the run's state")
   for remat in _REMATS:
     saved, workspace = plan.activations[remat]
-    per_row = saved(2) - saved(1) + workspace(2) - workspace(1)
     rows = plan.largest_rows(fsdp, remat)
+    # Of one more: for the first few examples the logits' chunk grows as well.
+    per_row = saved(rows + 1) - saved(rows) + workspace(rows + 1) - workspace(rows)
     most = f"{rows} a device, {rows * plan.num_rows_split} in all" if rows else "none"
     print(f"  {remat:<8} {per_row / 2 ** 20:>10.1f}   {most}")
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from t5jax.optim.matrices import path_name, tree_map
+from t5jax.optim.matrices import is_stacked, path_name, tree_map
 
 POLICIES = ("float32", "bfloat16_stochastic", "bfloat16_kahan", "bfloat16_master",
             "bfloat16_nearest")
@@ -72,9 +72,9 @@ def keep_parameters(transformation, policy):
   """Returns `transformation` for parameters kept by `policy`, one of POLICIES.
 
   It must be the outermost of a chain. Its update takes `key`, the step's random key, of which each
-  parameter folds in its own path: the random bits depend on nothing else, neither on the mesh nor
-  on what ran before. Updates are float32, and `optax.apply_updates` makes of them exactly the
-  rounded parameters.
+  parameter folds in its own path, and its `layer` where that is all there is of a stack: the random
+  bits depend on nothing else, neither on the mesh nor on what ran before. Updates are float32, and
+  `optax.apply_updates` makes of them exactly the rounded parameters.
   """
   inner = optax.with_extra_args_support(transformation)
   if policy == "float32":
@@ -97,12 +97,13 @@ def keep_parameters(transformation, policy):
     exact = as_float32(params)
     return PrecisionState(inner.init(exact), keep(exact, exact))
 
-  def update(grads, state, params, *, key=None, **extra):
+  def update(grads, state, params, *, key=None, layer=None, **extra):
     old = values(params, state.kept)
     updates, inner_state = inner.update(as_float32(grads), state.inner, old, **as_float32(extra))
     target = jax.tree.map(jnp.add, old, updates)
     if policy == "bfloat16_stochastic":
-      rounded = tree_map(lambda path, t: round_stochastically(t, _key_of(path, key)), target)
+      rounded = tree_map(
+          lambda path, t: round_stochastically(t, _key_of(path, key, layer)), target)
     else:
       rounded = jax.tree.map(round_to_nearest, target)
     updates = jax.tree.map(jnp.subtract, rounded, as_float32(params))
@@ -111,5 +112,6 @@ def keep_parameters(transformation, policy):
   return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _key_of(path, key):
-  return jax.random.fold_in(key, np.uint32(zlib.crc32(path_name(path).encode())))
+def _key_of(path, key, layer):
+  key = jax.random.fold_in(key, np.uint32(zlib.crc32(path_name(path).encode())))
+  return jax.random.fold_in(key, layer) if layer is not None and is_stacked(path) else key

@@ -116,6 +116,7 @@ def eval_params(opt_state, params):
     if path not in averages:
       return y
     b1, z = averages[path]
+    z = jax.device_put(z, jax.memory.Space.Device)  # It may be kept in the host's.
     return (y + (1 - 1 / b1) * (z - y)).astype(y.dtype)
 
   return jax.tree_util.tree_map_with_path(average, params)

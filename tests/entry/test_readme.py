@@ -77,6 +77,19 @@ def test_own_task_in_ten_lines(folder):
   assert "tf.Tensor" in run(["python", "-c", use], folder)
 
 
+def test_gin_files_of_own_tasks(folder, monkeypatch):
+  section = README.split("### A task of your own, in ten lines\n")[1].split("\n## ")[0]
+  monkeypatch.chdir(folder)
+  data = []
+  for text in re.findall(r"```\n(from .*?)```", section, flags=re.DOTALL):
+    (folder / "own.gin").write_text(text)
+    data.append(config.build("t5jax.trainer.Trainer", ["own.gin"], ["MODEL_DIR=runs/x"])[0].data)
+  one, mixed = data
+  assert (one.task, one.module) == ("my_corpus", "my_tasks")
+  assert [part.name for part in mixed.task.parts()] == ["news", "books"]
+  assert mixed.task.mixing_rates() == [0.75, 0.25]
+
+
 def test_prepare_text(folder):
   (prepare,) = commands("Prepare text")
   (folder / "raw").mkdir()

@@ -1,5 +1,6 @@
 """Corpora of one's own files: formats, settings, vocabulary, registration."""
 
+import dataclasses
 import gzip
 import json
 
@@ -106,6 +107,17 @@ def test_a_vocabulary_is_trained_on_the_start_of_a_large_text(tmp_path):
   few = list(corpus.sample(2000))
   assert 2000 <= sum(len(text.encode()) for text in few) < 2000 + max(map(len, TEXTS)) * 2
   assert sorted(corpus.sample(10**9)) == sorted(texts_of(corpus, "train"))
+
+
+def test_another_task_of_the_same_name_is_not_replaced_in_silence(tmp_path, vocab_file, caplog):
+  for name in ("a.txt", "b.txt"):
+    write(tmp_path / name, TEXTS)
+  corpus = TextCorpus(str(tmp_path / "a.txt"), vocab_file=str(vocab_file), name="twice")
+  corpus.register()
+  dataclasses.replace(corpus).register()
+  assert not caplog.records
+  dataclasses.replace(corpus, files=str(tmp_path / "b.txt")).register()
+  assert "The task 'twice' takes the place of another one of this name" in caplog.text
 
 
 def test_the_objective_reaches_the_task(tmp_path, vocab_file):
