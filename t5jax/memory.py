@@ -93,7 +93,7 @@ def advice(trainer, error):
   if model.param_precision == "float32":
     remedies.append("PARAM_PRECISION = bfloat16_stochastic")
   if trainer.optimizer_memory == "device":
-    remedies.append("OPTIMIZER_MEMORY = host, for the same result at some cost in time")
+    remedies.append("OPTIMIZER_MEMORY = host, at some cost in time")
   remedies.append("BATCH_SIZE or TASK_FEATURE_LENGTHS, lower")
   listed = "".join(f"\n  {i}. --gin.{text}" for i, text in enumerate(remedies[:3], 1))
   return (f"A device's memory is full: batches of {data.batch_size} examples in "
@@ -107,15 +107,17 @@ def num_parameters(model):
   return sum(math.prod(x.shape) for x in jax.tree.leaves(states.abstract_params(model)))
 
 
-def batch_shapes(batch_size, feature_lengths, mesh=None):
-  """Returns a batch of span corruption as ShapeDtypeStructs, on the devices of a mesh if there is one."""
+def batch_shapes(batch_size, feature_lengths, mesh=None, packed=False):
+  """Returns a batch as ShapeDtypeStructs, on the devices of a mesh if there is one."""
   layout = mesh and sharding.of_batch(mesh)
   array = lambda length, dtype: jax.ShapeDtypeStruct((batch_size, length), dtype, sharding=layout)
   inputs, targets = feature_lengths["inputs"], feature_lengths["targets"]
+  segments = dict(encoder_segment_ids=array(inputs, jnp.int32),
+                  decoder_segment_ids=array(targets, jnp.int32)) if packed else {}
   return dict(
       encoder_input_tokens=array(inputs, jnp.int32), decoder_input_tokens=array(targets, jnp.int32),
       decoder_target_tokens=array(targets, jnp.int32),
-      decoder_loss_weights=array(targets, jnp.float32))
+      decoder_loss_weights=array(targets, jnp.float32), **segments)
 
 
 def estimate(model, optimizer, mesh, batch_size, feature_lengths, num_microbatches=1,
@@ -180,13 +182,13 @@ def compiled(*arguments, **options):
 
 
 def compile_step(model, optimizer, mesh, batch_size, feature_lengths, num_microbatches=1,
-                 max_grad_norm=None, z_loss=0.0, optimizer_memory="device"):
+                 max_grad_norm=None, z_loss=0.0, optimizer_memory="device", packed=False):
   """Compiles the train step for the devices of `mesh`, and returns the jax.stages.Compiled."""
   state = states.abstract(model, optimizer, max_grad_norm, mesh, optimizer_memory)
   step = steps.compile_train_step(
       jax.tree.map(lambda x: x.sharding, state), model=model, optimizer=optimizer, z_loss=z_loss,
       max_grad_norm=max_grad_norm, num_microbatches=num_microbatches)
-  batch = batch_shapes(batch_size, feature_lengths, mesh)
+  batch = batch_shapes(batch_size, feature_lengths, mesh, packed)
   rate, key = jax.ShapeDtypeStruct((), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
   with sharding.use(mesh):
     return step.lower(state, batch, rate, key).compile()

@@ -91,7 +91,8 @@ def show_memory(trainer):
   estimated = memory.estimate(*step, native_bfloat16=not is_cpu,
                               optimizer_memory="device" if is_cpu else trainer.optimizer_memory)
   print(f"{memory.num_parameters(model):,} parameters, mesh {dict(mesh.shape)}; compiling ...")
-  planned = memory.compiled(*step, trainer.max_grad_norm, trainer.z_loss, trainer.optimizer_memory)
+  planned = memory.compiled(*step, trainer.max_grad_norm, trainer.z_loss, trainer.optimizer_memory,
+                            trainer.data.pack)
   print(memory.comparison(estimated, planned))
 
 

@@ -156,7 +156,8 @@ class Trainer:
       return next(run.data)  # What the step will be given is not known yet.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
       batch = pool.submit(next, run.data)
-      shapes = memory.batch_shapes(self.data.batch_size, self.data.feature_lengths, run.mesh)
+      shapes = memory.batch_shapes(
+          self.data.batch_size, self.data.feature_lengths, run.mesh, self.data.pack)
       rate = sharding.put_everywhere(np.float32(0), run.mesh)
       curvature = shapes if self._needs_curvature(run) else None
       train_step.lower(run.state, shapes, rate, key, curvature).compile()

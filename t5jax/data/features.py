@@ -10,13 +10,13 @@ def to_model_batch(batch):
 
   Args:
     batch: {"inputs": int [B, inputs], "targets": int [B, targets], "epoch": int [B], optional},
-      padded with -1 behind the tokens.
+      padded with -1 behind the tokens; of packed rows also the segment ids of packing.pack.
 
   Returns:
     Dict of arrays, padded with 0: encoder_input_tokens int32 [B, inputs]; decoder_target_tokens
-    int32 [B, targets]; decoder_input_tokens, the same shifted right behind a 0;
+    int32 [B, targets]; decoder_input_tokens, the same shifted right behind a 0, in each segment;
     decoder_loss_weights float32 [B, targets], 1 on targets by position, whatever their ids; epoch
-    int32 [B], for the host, if given.
+    int32 [B], for the host, if given; encoder_segment_ids and decoder_segment_ids, if given.
   """
   inputs, targets = batch["inputs"], batch["targets"]
   is_target = targets != PADDING
@@ -27,6 +27,11 @@ def to_model_batch(batch):
       "decoder_input_tokens": np.pad(target_tokens, [(0, 0), (1, 0)])[:, :-1],
       "decoder_loss_weights": is_target.astype(np.float32),
   }
+  if "targets_segment_ids" in batch:
+    segments = batch["targets_segment_ids"]
+    is_first = np.diff(segments, prepend=0) != 0
+    model_batch["decoder_input_tokens"][is_first] = 0
+    model_batch.update(encoder_segment_ids=batch["inputs_segment_ids"], decoder_segment_ids=segments)
   if "epoch" in batch:
     model_batch["epoch"] = batch["epoch"].astype(np.int32)
   return model_batch

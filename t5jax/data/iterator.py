@@ -51,6 +51,8 @@ class TaskData:
     use_cached: read what tools/cache_task.py has tokenised: faster, shuffled as a whole, and
       resumed at once.
     cache_dir: the folder of its --cache_dir.
+    pack: put several examples of a task with short ones into a row, none of which sees another.
+      batch_size then counts rows, and passes over the data are not counted.
   """
 
   task: typing.Any
@@ -63,6 +65,7 @@ class TaskData:
   eval_batch_size: int | None = None
   use_cached: bool = False
   cache_dir: str | None = None
+  pack: bool = False
 
   def __post_init__(self):
     check_settings(self, batch_size=AT_LEAST_ONE, seed=NON_NEGATIVE,
@@ -82,6 +85,8 @@ class TaskData:
     if self.use_cached and self.cache_dir is None:
       raise SettingError("TaskData.cache_dir", None, "the folder of the caches where use_cached "
                          "is set")
+    if self.pack and hasattr(self.task, "objective"):
+      raise self._needless_packing()
 
   def check(self):
     """Refuses what can be refused within a second: files, fields, lengths. No TensorFlow.
@@ -139,6 +144,8 @@ class TaskData:
     _install_vocabulary(source, target, extra_ids)
     if not isinstance(self.task, str):
       self.task.register(str(target))
+    if self.pack and self._is_pretraining():
+      raise self._needless_packing()
     return Vocabulary(target, extra_ids)
 
   def train_iterator(self, shards=(0,), num_shards=1):
@@ -178,7 +185,7 @@ class TaskData:
       batches = cached.CachedIterator(examples, batch_size, fingerprint={}, num_examples=count)
     else:
       batches = OnlineIterator(self._online_batches("validation", _EVAL_SEED, batch_size).take(
-          self.num_eval_batches), fingerprint={})
+          self.num_eval_batches), fingerprint=None)
     whole = [features.pad_rows(batch, batch_size) for batch in batches]
     if not whole:
       raise DataError(f"task {self.name!r}: the validation split is empty.")
@@ -251,6 +258,9 @@ class TaskData:
 
     return all(preprocessors.objective_of(task) is not None for task in self.tasks("train"))
 
+  def _needless_packing(self):
+    return SettingError("TaskData.pack", True, f"False for {self.name!r}: pretraining fills its rows anyway")
+
   def _cache_folder(self):
     folder = pathlib.Path(self.cache_dir).expanduser() / self.name
     there = folder / VOCABULARY_NAME if hasattr(self.task, "register") else folder
@@ -315,7 +325,7 @@ class TaskData:
       batches = examples.batch(batch_size, drop_remainder=training)
     else:
       examples = self._dataset(split, num_epochs, seed, training)
-      batches = self._padded(examples, batch_size, drop_remainder=training)
+      batches = self._in_rows(examples, batch_size, drop_remainder=training)
     return preprocessors.deterministic(batches).prefetch(2)
 
   def _pretraining_examples(self, split, seed, num_epochs, shuffle):
@@ -336,14 +346,19 @@ class TaskData:
     provider = self._registered()
     return mixing.sample(parts, [provider.get_rate(task) for task in tasks], seed)
 
-  def _padded(self, dataset, batch_size, drop_remainder):
+  def _in_rows(self, dataset, batch_size, drop_remainder):
+    """Batches of rows of the feature lengths: an example each, padded, or several if packed."""
     import tensorflow as tf
+
+    from t5jax.data import packing
 
     spec = dataset.element_spec
     names = [n for n in ("inputs", "targets", "epoch") if n in spec]
     if names[:2] != ["inputs", "targets"]:
       raise DataError(f"task {self.name!r}: its last step must give the features 'inputs' and "
                       f"'targets'; present: {', '.join(map(repr, spec))}.")
+    if self.pack:
+      return packing.pack(dataset, self.feature_lengths).batch(batch_size, drop_remainder)
     shapes = {n: [] if n == "epoch" else [self.feature_lengths[n]] for n in names}
     padding = {n: tf.constant(features.PADDING, spec[n].dtype) for n in names}
     return dataset.map(lambda x: {n: x[n] for n in names}).padded_batch(
@@ -360,8 +375,8 @@ class TaskData:
       shards = {f"{len(shards)} files": hashlib.sha256(listing).hexdigest()}
     return {"task": provider.name, "feature_lengths": dict(self.feature_lengths),
             "batch_size": self.batch_size, "seed": self.seed,
-            "shuffle_buffer_size": self.shuffle_buffer_size, "vocabulary": vocabulary.sha256,
-            "files": shards}
+            "shuffle_buffer_size": self.shuffle_buffer_size, "pack": self.pack,
+            "vocabulary": vocabulary.sha256, "files": shards}
 
 
 def _import_tensorflow():

@@ -1,7 +1,9 @@
 """Batches from a tf.data pipeline that tokenises and masks as it goes, with an exact position."""
 
 import contextlib
+import os
 import re
+import tempfile
 import weakref
 
 import numpy as np
@@ -53,11 +55,13 @@ class OnlineIterator:
 
     Args:
       batches: tf.data.Dataset of padded {"inputs", "targets"} over all hosts.
-      fingerprint: dict of what must be the same for a saved position to make sense.
+      fingerprint: dict of what must be the same for a saved position to make sense; None where none
+        is going to be saved.
       rows: those of each batch that are this host's.
     """
     self._batches = Elements(batches)
     self._fingerprint, self._rows = fingerprint, rows
+    self._was_saved = fingerprint is None
     self.epoch = None
 
   def __iter__(self):
@@ -65,15 +69,30 @@ class OnlineIterator:
 
   def __next__(self):
     batch = next(self._batches)
+    if not self._was_saved:  # If it is impossible, the first checkpoint is too late to say so.
+      with tempfile.TemporaryDirectory() as folder:
+        self.save(os.path.join(folder, "position"))
     batch = {name: x.numpy() for name, x in batch.items()}
     if "epoch" in batch:
       self.epoch = int(np.median(batch["epoch"]))
     return features.to_model_batch({name: x[self._rows] for name, x in batch.items()})
 
   def save(self, path):
-    """Writes the position behind the last batch, as files whose names begin with `path`."""
+    """Writes the position behind the last batch, as files whose names begin with `path`.
+
+    Raises:
+      DataError: the data comes from something that has no position, such as a Python generator.
+    """
+    import tensorflow as tf
+
     with clean_errors():
-      self._batches.checkpoint().write(str(path))
+      try:
+        self._batches.checkpoint().write(str(path))
+      except tf.errors.FailedPreconditionError as error:
+        reason = error.message.partition("}} ")[2].partition(" [Op")[0]
+        raise DataError("a run on this data could not be resumed, for its position cannot be saved "
+                        f"({reason}) Let the task read files, or a cache of itself.") from error
+    self._was_saved = True
     position.write(path, self._fingerprint, epoch=self.epoch)
 
   def restore(self, path):

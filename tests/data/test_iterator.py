@@ -288,6 +288,23 @@ def test_wrong_preprocessors_are_named(output_features_of, tmp_path):
       TaskData(name, LENGTHS, 4).train_iterator()
 
 
+def test_data_without_a_position_is_refused_with_the_first_batch(output_features_of):
+  import seqio
+  import tensorflow as tf
+
+  def generated(split, shuffle_files, seed=None):
+    del split, shuffle_files, seed
+    shapes = {name: tf.TensorSpec([None], tf.int32) for name in LENGTHS}
+    return tf.data.Dataset.from_generator(
+        lambda: iter([{"inputs": [5], "targets": [5]}] * 4), output_signature=shapes)
+
+  if "generated" not in seqio.TaskRegistry.names():
+    seqio.TaskRegistry.add("generated", source=seqio.FunctionDataSource(generated, ["train"]),
+                           preprocessors=[], output_features=output_features_of)
+  with pytest.raises(DataError, match="position cannot be saved .PyFunc is stateful.* read files"):
+    next(TaskData("generated", LENGTHS, 4).train_iterator())
+
+
 @pytest.fixture
 def output_features_of(vocabulary):
   import seqio
