@@ -96,14 +96,18 @@ class Trainer:
 
   def check(self):
     """Raises ValueError for what cannot work, without compiling or reading much."""
+    self.data.check()
+    self.data.check_validation()
+    self.check_without_data()
+
+  def check_without_data(self):
+    """Raises ValueError for what cannot work on these devices, whatever is read."""
     self._check_mesh(self.model)
     check_machine(self.model.attention, *self.data.feature_lengths.values())
     if self.optimizer_memory == "host":
       sharding.check_host_memory("Trainer.optimizer_memory", "host", "'device'")
     if "offload" in (self.model.remat, self.model.decoder_remat):
       sharding.check_host_memory("T5Config.remat", "offload", "'minimal' or 'full'")
-    self.data.check()
-    self.data.check_validation()
     # Patterns and curvature: of any vocabulary, since nothing of it matters here but a shape.
     size = self.model.vocab_size or VOCAB_MULTIPLE * self.mesh.tensor
     model = dataclasses.replace(self.model, vocab_size=size)

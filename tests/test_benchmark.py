@@ -23,13 +23,14 @@ class Fixed:
 
 def test_figures_and_ratio():
   ours = Fixed("t5jax", [0.5, 0.4, 0.6], peak_bytes=2e9, peak_flops=4e3, num_devices=2, input_wait=0.3,
-               program=dict(matmul_flops=60, temporary_bytes=5))
+               compile_seconds=1.2, program=dict(matmul_flops=60, temporary_bytes=5))
   slow, fast = Fixed("slow", [9.0, 9.0, 9.0]), Fixed("fast", [0.55, 0.5, 0.6])
   row = benchmark.figures(ours, work=100, matmul_flops=1e3, tokens=50, is_ours=True, num_steps=3)
   assert row["seconds_per_step"] == 0.5 and row["tokens_per_second"] == 100
   assert row["matmul_share"] == pytest.approx(0.2) and row["mfu"] == pytest.approx(0.05)
   assert row["useful_flops"] == pytest.approx(100 / 120) and row["input_wait_seconds"] == pytest.approx(0.1)
-  assert "| t5jax | 0.5 (0.4 to 0.6) | 100 | 20.0% | 5.0% | 83.3% |" in benchmark.table([row])
+  assert ("| t5jax | 0.5 (0.4 to 0.6) | 100 | 20.0% | 5.0% | 83.3% | 1.2 | 1.5 | 2.00 | 0.1 |"
+          in benchmark.table([row]))
   assert benchmark.ratio(ours, [slow, fast]) == (
       "tokens/s of t5jax over fast: 1.100 (1.000 to 1.250 over 3 turns)")
 
@@ -55,11 +56,17 @@ def test_wrong_flags_are_named():
 
 
 @pytest.mark.slow
+def test_what_the_devices_cannot_do_is_one_line():
+  with pytest.raises(ValueError, match="TaskData.batch_size = 2 is not valid: expected a multiple of 8"):
+    benchmark.main(["--gin_file=demo.gin", "--gin.MODEL_SIZE=tiny", "--gin.BATCH_SIZE=2"])
+
+
+@pytest.mark.slow
 def test_the_command_line(tmp_path, capsys):
   pytest.importorskip("transformers")
   output = tmp_path / "figures.jsonl"
   benchmark.main([
-      "--gin_file=demo.gin", "--gin.MODEL_SIZE=tiny", "--gin.BATCH_SIZE=2", f"--output={output}",
+      "--gin_file=demo.gin", "--gin.MODEL_SIZE=tiny", "--gin.BATCH_SIZE=8", f"--output={output}",
       "--gin.TASK_FEATURE_LENGTHS={'inputs': 32, 'targets': 9}", "--steps=1", "--windows=2",
       "--against=transformers", "--peer_modes", "eager"])
   ours, peer = map(json.loads, output.read_text().splitlines())

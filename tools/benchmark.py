@@ -5,9 +5,10 @@
 Each contestant is a process of its own; they take turns of --steps steps, --windows times, so that
 whatever else the machine does hits all alike. Reported: the median window's time for a step, tokens per
 second, MFU (of the data sheet's peak) and the share of the best matmul measured here, the model's own
-FLOPs over those of the compiled program, compile time, peak memory, and how long the loop waited for
-data. The peer runs AdamW on its own float32 parameters, as eager and as compiled PyTorch. Run it alone on
-the machine. --output adds the figures, a line of JSON each, to a file.
+FLOPs over those of the compiled program, the time to compile and, that included, to have done the first
+step, peak memory, and how long the loop waited for data. The peer runs AdamW on its own float32
+parameters, as eager and as compiled PyTorch. Run it alone on the machine. --output adds the figures, a
+line of JSON each, to a file.
 """
 
 import argparse
@@ -48,9 +49,12 @@ class Contestant:
     """Returns what the method, or the attribute, of the contestant gives."""
     self._connection.send((method, values))
     try:
-      return self._connection.recv()
+      answer = self._connection.recv()
     except EOFError:
       raise SystemExit(f"benchmark: {self.name} has ended, see above; perhaps out of memory.") from None
+    if isinstance(answer, ValueError):
+      raise answer
+    return answer
 
   def close(self):
     """Ends its process."""
@@ -99,7 +103,8 @@ def figures(contestant, work, matmul_flops, tokens, is_ours, num_steps):
     program, peak = contestant.call("program"), contestant.call("peak_flops")
     row |= dict(program, mfu=peak and work / seconds / peak,
                 useful_flops=work / program["matmul_flops"] / contestant.call("num_devices"))
-    row["input_wait_seconds"] = contestant.call("input_wait") / num_steps
+    row |= dict(compile_seconds=contestant.call("compile_seconds"),
+                input_wait_seconds=contestant.call("input_wait") / num_steps)
   return row
 
 
@@ -110,9 +115,11 @@ def table(rows):
              "of matmul peak": lambda r: f"{r['matmul_share']:.1%}",
              "MFU": lambda r: f"{r['mfu']:.1%}" if r.get("mfu") else "",
              "useful FLOPs": lambda r: f"{r['useful_flops']:.1%}" if "useful_flops" in r else "",
+             "compiling, s": lambda r: f"{r['compile_seconds']:.1f}" if "compile_seconds" in r else "",
              "first step, s": lambda r: f"{r['first_step_seconds']:.1f}",
              "peak memory, GB": lambda r: f"{r['peak_bytes'] / 1e9:.2f}",
-             "waits for data, s": lambda r: f"{r['input_wait_seconds']:.3g}" if "mfu" in r else ""}
+             "waits for data, s":
+                 lambda r: f"{r['input_wait_seconds']:.3g}" if "input_wait_seconds" in r else ""}
   lines = [["", *columns], ["---"] * (len(columns) + 1)]
   lines += [[row["name"], *(show(row) for show in columns.values())] for row in rows]
   return "\n".join("| " + " | ".join(line) + " |" for line in lines)

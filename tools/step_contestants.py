@@ -40,9 +40,11 @@ class T5jax:
     from t5jax import sharding, state as states, step as steps
 
     trainer = self.trainer
+    trainer.check() if self.with_data else trainer.check_without_data()
     self.mesh = trainer.mesh.make()
     self._batches = self._read() if self.with_data else self._random()
-    state = states.create(self.model, trainer.optimizer, trainer.max_grad_norm, self.mesh, 0)
+    state = states.create(self.model, trainer.optimizer, trainer.max_grad_norm, self.mesh, 0,
+                          trainer.optimizer_memory)
     jitted = steps.compile_train_step(
         jax.tree.map(lambda x: x.sharding, state), model=self.model, optimizer=trainer.optimizer,
         z_loss=trainer.z_loss, max_grad_norm=trainer.max_grad_norm,
@@ -53,6 +55,7 @@ class T5jax:
     begin = time.monotonic()
     with sharding.use(self.mesh):
       self.compiled = jitted.lower(state, batch, np.float32(1e-3), self._key).compile()
+    self.compile_seconds = time.monotonic() - begin
     self.steps(1)
     seconds = time.monotonic() - begin
     self.steps(_WARMUP)
@@ -245,10 +248,16 @@ def _resident_peak():
 
 
 def serve(connection, make, arguments):
-  """Makes a contestant in this process, and answers (method, arguments) until None comes."""
+  """Makes a contestant in this process, and answers (method, arguments) until None comes.
+
+  What a user can do something about, a ValueError, is an answer as well.
+  """
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   contestant = make(*arguments)
   while (call := connection.recv()) is not None:
     method, values = call
     answer = getattr(contestant, method)
-    connection.send(answer(*values) if callable(answer) else answer)
+    try:
+      connection.send(answer(*values) if callable(answer) else answer)
+    except ValueError as error:
+      connection.send(ValueError(str(error)))  # Any of its kinds can be sent as this one.
