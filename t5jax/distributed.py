@@ -4,6 +4,7 @@ What they tell each other goes through the coordination service of jax.distribut
 no device is waited for. A run of one process talks to nobody, and every function returns at once.
 """
 
+import collections
 import contextlib
 import json
 import os
@@ -59,7 +60,9 @@ def start(mode="auto", coordinator_address=None, num_processes=None, process_id=
       jax.distributed.initialize(**given, initialization_timeout=2 * initialization_timeout + 60,
                                  heartbeat_timeout_seconds=2 * heartbeat_timeout + 60)
     except (ValueError, RuntimeError) as error:
-      raise ValueError(f"The processes of this run did not find each other: {error}") from error
+      raise ValueError(f"The processes of this run did not find each other: {error} Where JAX knows no "
+                       "cluster, --coordinator_address, --num_processes and --process_id say it.") from error
+  _check_processes(num_processes)
   if jax.process_count() > 1:
     global _watch
     _watch = _Watch(heartbeat_timeout)
@@ -255,7 +258,8 @@ def _nobody_came(given, seconds):
   count = f"all {given['num_processes']} processes" if given["num_processes"] else "all processes"
   return (f"{count} should have met at {where} within {seconds} seconds. The same command must be "
           "given on every host at about the same time (on Slurm by srun, on a TPU slice with "
-          "--worker=all), and the port must be open; --distributed=off trains on this host alone.")
+          "--worker=all), where --process_id is given with another one on each; all must know the "
+          "name and reach the port. --distributed=off trains on this host alone.")
 
 
 def _check(mode, given, *seconds):
@@ -267,7 +271,8 @@ def _check(mode, given, *seconds):
   if mode == "off" and any(value is not None for value in given.values()):
     raise SettingError("--distributed", mode, "auto or on, where other processes are named")
   address = given["coordinator_address"]
-  if address is not None and not address.rpartition(":")[2].isdigit():
+  port = (address or ":1").rpartition(":")[2]
+  if not (port.isdigit() and 0 < int(port) < 2 ** 16):
     raise SettingError("--coordinator_address", address, "HOST:PORT of process 0")
   missing = [f"--{name}" for name, value in given.items() if value is None]
   if 0 < len(missing) < len(given) and mode == "auto" and num_processes != 1 and not _is_cluster():
@@ -275,6 +280,16 @@ def _check(mode, given, *seconds):
   for name, value in zip(("--initialization_timeout", "--heartbeat_timeout_seconds"), seconds):
     if value < 1:
       raise SettingError(name, value, "an int >= 1")
+
+
+def _check_processes(num_processes):
+  """Refuses what the devices of all processes show to be wrong."""
+  if num_processes not in (None, jax.process_count()):
+    raise SettingError("--num_processes", num_processes, f"{jax.process_count()}, as in process 0")
+  counts = collections.Counter(device.process_index for device in jax.devices())
+  if len(set(counts.values())) > 1:
+    listed = ", ".join(f"{count} in process {process}" for process, count in sorted(counts.items()))
+    raise ValueError(f"Every process needs the same number of devices; there are {listed}.")
 
 
 def _is_cluster(environ=os.environ):

@@ -167,7 +167,7 @@ class Profile:
 
   def __post_init__(self):
     check_settings(self, first=Range(low=2), last=Range(low=self.first))
-    self._is_on = False
+    self._is_on = self._was_on = False
 
   def __call__(self, run):
     is_inside = self.first <= run.spent.steps + 1 <= self.last and run.status == "running"
@@ -179,6 +179,10 @@ class Profile:
         jax.profiler.stop_trace()
         run.say(f"Profile up to step {run.spent.steps}: tensorboard --logdir={run.path / 'tensorboard'}")
     self._is_on = is_inside
+    self._was_on |= is_inside
+    if run.status != "running" and not self._was_on:
+      run.say(f"Note: no profile, since no step from {self.first} to {self.last} was done: the run is at step "
+              f"{run.spent.steps}.")
 
 
 @dataclasses.dataclass

@@ -4,8 +4,8 @@
     gradients               in the parameters' dtype; with microbatches float32 sums besides
     activations             what the forward pass keeps for the backward pass: JAX's own residuals,
                             traced, so that dtypes and recomputation count as they are
-    workspace               the peak on top: float32 logits of a chunk of tokens and their gradient, or,
-                            where a layer is recomputed, what that layer alone keeps
+    workspace               the peak on top: float32 logits of a chunk of tokens and their gradient, or
+                            those of a layer's largest array, and what the layer computes again
 
 Activations and workspace are those of one microbatch on one device. The estimate knows neither what a
 compiler fuses nor what it copies; `compiled` asks the compiler, which takes as long as it takes.
@@ -165,14 +165,9 @@ def activation_bytes(model, mesh, feature_lengths):
   """
   local = _share_of_model(model, mesh.shape["tensor"])
   chunk = lambda rows: 4 * local.vocab_size * min(rows * feature_lengths["targets"], CHUNK_TOKENS)
-  saved = _linear(lambda rows: _saved_bytes(local, rows, feature_lengths))
-  layer = lambda rows: 0
-  plain = dataclasses.replace(local, remat="none", decoder_remat=None)
-  if plain != local:
-    everything = _linear(lambda rows: _saved_bytes(plain, rows, feature_lengths))
-    num_layers = model.num_encoder_layers + model.num_decoder_layers
-    layer = lambda rows: (everything(rows) - saved(rows)) / num_layers
-  return saved, lambda rows: int(max(2 * chunk(rows), layer(rows)))
+  saved = _linear(lambda rows: _bytes(_saved(local, rows, feature_lengths)))
+  layer = _linear(lambda rows: _backward_bytes_of_layer(local, rows, feature_lengths))
+  return saved, lambda rows: max(2 * chunk(rows), layer(rows))
 
 
 def compiled(*arguments, **options):
@@ -194,8 +189,20 @@ def compile_step(model, optimizer, mesh, batch_size, feature_lengths, num_microb
     return step.lower(state, batch, rate, key).compile()
 
 
-def _saved_bytes(model, rows, feature_lengths):
-  """Bytes on the device of the results, other than parameters and batch, that the backward pass uses."""
+def _backward_bytes_of_layer(model, rows, feature_lengths):
+  """Bytes for the backward pass of a layer: what it computes again, and twice its largest array."""
+  stacks = dict(num_encoder_layers=101, num_decoder_layers=103)  # By which their arrays can be told.
+  model = dataclasses.replace(model, **stacks)
+  kept = _saved(model, rows, feature_lengths)
+  needed = _saved(dataclasses.replace(model, remat="none", decoder_remat=None), rows, feature_lengths)
+  of_stack = lambda arrays, depth: [x for x in arrays if x.shape[:1] == (depth,)]
+  return max(
+      (_bytes(of_stack(needed, depth)) - _bytes(of_stack(kept, depth))) // depth
+      + 2 * 4 * max(math.prod(x.shape[1:]) for x in of_stack(needed, depth)) for depth in stacks.values())
+
+
+def _saved(model, rows, feature_lengths):
+  """The results, other than parameters and batch, that the backward pass uses, without those on the host."""
   if model.attention == "cudnn":  # Cannot be traced where there is no GPU. What it saves is the same.
     model = dataclasses.replace(model, attention="pallas")
   params = jax.tree.map(
@@ -209,7 +216,11 @@ def _saved_bytes(model, rows, feature_lengths):
   jaxpr = jax.make_jaxpr(forward)(params, batch_shapes(rows, feature_lengths)).jaxpr
   results = {x for x in jaxpr.outvars if not isinstance(x, jax.extend.core.Literal)
              and x.aval.memory_space != jax.memory.Space.Host}
-  return sum(math.prod(x.aval.shape) * x.aval.dtype.itemsize for x in results - set(jaxpr.invars))
+  return [x.aval for x in results - set(jaxpr.invars)]
+
+
+def _bytes(arrays):
+  return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
 
 
 def _optimizer_bytes(state):

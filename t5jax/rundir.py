@@ -24,14 +24,15 @@ import time
 import jax
 import numpy as np
 
-from t5jax import config, distributed
+from t5jax import config, distributed, sharding
 from t5jax.checkpoint import saved_steps
 from t5jax.folders import exclusive, write_atomically
 
-# What may change when a run goes on: where it runs and how often it reports.
+# What may change when a run goes on: where it runs, in how much memory, and how often it reports.
 _FREE_SETTINGS = (r"(hooks|finish|sharding|checkpoint)\.", r".*_PERIOD$", r".*\.num_eval_batches$",
-                  r"(trainer\.)?Trainer\.(hooks|num_microbatches|mesh|model_dir|checkpoints)$",
-                  r"(MODEL_DIR|MICROBATCHES|EVAL_STEPS|KEEP_CHECKPOINTS|TENSOR|SLICES)$")
+                  r"(trainer\.)?Trainer\.(hooks|num_microbatches|optimizer_memory|mesh|model_dir|checkpoints)$",
+                  r".*\.(remat|decoder_remat)$",
+                  r"(MODEL_DIR|MICROBATCHES|REMAT|OPTIMIZER_MEMORY|EVAL_STEPS|KEEP_CHECKPOINTS|TENSOR|SLICES)$")
 _OURS = ("config.gin", "run-info.json", "model-info.txt", "model_config.json", "spiece.model",
          "metrics.jsonl", "loss.png", "tensorboard", "checkpoints", "hf")
 
@@ -49,20 +50,27 @@ def claim(model_dir, resolved_config, overwrite=False, allow_changes=False):
     allow_changes: go on with an earlier run although settings have changed, and say which.
 
   Raises:
-    ValueError: it holds a run of another configuration, another process is at work in it, or it
-      cannot be written.
+    ValueError: it holds a run of another configuration, another process is at work in it, it cannot be
+      written, or the processes of this run have different configurations.
   """
   path = pathlib.Path(model_dir).expanduser()
+  configs = distributed.share(resolved_config)
+  for process, text in enumerate(configs):
+    if listed := _listed(config.differences(configs[0], text), "in process 0", f"in process {process}"):
+      raise ValueError(f"The processes of this run have other settings ({listed}). Give the same command "
+                       "on every host.")
   with contextlib.ExitStack() as stack:
     distributed.first_then_others(lambda: (
-        stack.enter_context(_claim(path, resolved_config, overwrite, allow_changes))
-        if distributed.is_first() else _see_claim(path, resolved_config)))
+        stack.enter_context(_claim(path, configs[0], overwrite, allow_changes))
+        if distributed.is_first() else _see_claim(path, configs[0])))
     yield path
 
 
-def check_writable(model_dir):
-  """Raises ValueError unless a run could write into the directory; makes nothing."""
+def check(model_dir, resolved_config, overwrite=False, allow_changes=False):
+  """Raises ValueError where `claim` would, but changes nothing."""
   path = pathlib.Path(model_dir).expanduser()
+  if not overwrite:
+    _changes(path, resolved_config, allow_changes)
   nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
   try:
     tempfile.TemporaryFile(dir=nearest).close()
@@ -75,14 +83,14 @@ def _cannot_be_written(path, error):
 
 
 def _see_claim(path, resolved_config, seconds=30):
-  """Raises ValueError unless the first process's config.gin is here and is ours, or soon will be."""
+  """Raises ValueError unless the first process's config.gin is here, or soon will be."""
   until = time.monotonic() + seconds  # Network file systems take a while.
   while not (path / "config.gin").is_file() or (
       (path / "config.gin").read_text(encoding="utf-8") != resolved_config):
     if time.monotonic() > until:
       raise ValueError(
-          f"MODEL_DIR={path}: this process does not see the config.gin that process 0 has written "
-          "there. All must have the same settings, and a file system in common.")
+          f"MODEL_DIR={path}: another process does not see the config.gin that process 0 has written "
+          "there. All need a file system in common.")
     time.sleep(0.5)
 
 
@@ -113,20 +121,29 @@ def _prepare(path, resolved_config, overwrite, allow_changes):
         shutil.rmtree(path / name)
       else:
         (path / name).unlink(missing_ok=True)
-  old, before = path / "config.gin", None
-  if old.is_file() and saved_steps(path):
-    before = old.read_text()
-    changed = config.differences(before, resolved_config, _FREE_SETTINGS)
-    if changed:
-      listed = "; ".join(f"{name}: {a} there, {b} now" for name, (a, b) in changed.items())
-      if not allow_changes:
-        raise ValueError(
-            f"MODEL_DIR={path} holds a run with other settings ({listed}). Use the same settings to "
-            "go on with it, --allow_changes to go on with these, another MODEL_DIR, or --overwrite "
-            "to delete it and start anew.")
-      print(f"Note: settings have changed ({listed}).")
+  before = _changes(path, resolved_config, allow_changes)
   write_atomically(path / "config.gin", resolved_config)
   return before
+
+
+def _changes(path, resolved_config, allow_changes):
+  """Refuses, or says, what differs from the run that is going on; returns its config.gin, or None."""
+  old = path / "config.gin"
+  if not (old.is_file() and saved_steps(path)):
+    return None
+  before = old.read_text()
+  if listed := _listed(config.differences(before, resolved_config, _FREE_SETTINGS), "there", "now"):
+    if not allow_changes:
+      raise ValueError(
+          f"MODEL_DIR={path} holds a run with other settings ({listed}). Use the same settings to "
+          "go on with it, --allow_changes to go on with these, another MODEL_DIR, or --overwrite "
+          "to delete it and start anew.")
+    print(f"Note: settings have changed ({listed}).")
+  return before
+
+
+def _listed(differences, here, there):
+  return "; ".join(f"{name}: {a} {here}, {b} {there}" for name, (a, b) in differences.items())
 
 
 def write_run_info(path, vocabulary):
@@ -165,7 +182,8 @@ def write_model_info(path, abstract_state, mesh):
     tree = getattr(abstract_state, part)
     for key, leaf in jax.tree_util.tree_leaves_with_path(tree):
       name = part + jax.tree_util.keystr(key, simple=True, separator="/").join(("/", ""))
-      rows.append(f"{name:90} {str(leaf.shape):24} {leaf.dtype!s:9} {leaf.sharding.spec}")
+      memory = " in the host's memory" if leaf.sharding.memory_kind == sharding.HOST_MEMORY else ""
+      rows.append(f"{name:90} {str(leaf.shape):24} {leaf.dtype!s:9} {leaf.sharding.spec}{memory}")
     size = sum(np.prod(leaf.shape, dtype=np.int64) for leaf in jax.tree.leaves(tree))
     num_bytes = sum(np.prod(leaf.shape, dtype=np.int64) * leaf.dtype.itemsize
                     for leaf in jax.tree.leaves(tree))

@@ -77,8 +77,12 @@ class MeshConfig:
     rest = num_devices // ((given or 1) * self.tensor)
     data, fsdp = (given or 1, rest) if self.fsdp is None else (self.data or rest, given)
     if data * fsdp * self.tensor != num_devices:
-      raise SettingError("MeshConfig.data", self.data,
-                         f"data x fsdp x tensor = {num_devices}, the number of devices")
+      degrees = dict(data=self.data, fsdp=self.fsdp, tensor=self.tensor)
+      name = next((n for n in ("tensor", "fsdp", "data") if degrees[n] and num_devices % degrees[n]), "data")
+      raise SettingError(
+          f"MeshConfig.{name}", degrees[name], f"data x fsdp x tensor = {num_devices}, the number of "
+          f"devices, so a divisor of it ({_listed_divisors([num_devices])}); given are "
+          + ", ".join(f"{n} = {degree}" for n, degree in degrees.items() if degree))
     if self.slices and data % self.slices:
       raise SettingError("MeshConfig.slices", self.slices,
                          f"a divisor of data = {data}: {_listed_divisors([data])}")

@@ -1,15 +1,17 @@
 """The pure train and eval steps. Shapes: B global batch, L length, V vocab."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from t5jax import losses, metrics, state as states
+from t5jax import losses, metrics, sharding, state as states
 from t5jax.model.t5 import T5, head_kernel
 from t5jax.optim.by_layer import is_on_host, update_by_layer
 from t5jax.optim.precision import as_float32
+from t5jax.settings import SettingError
 
 
 def forward(model, params, batch, z_loss, dropout_key=None, label_key=None):
@@ -136,6 +138,40 @@ def apply_gradients(state, grads, learning_rate, extra, *, model, optimizer, max
     (params, opt_state), squares = update(kept, read, None)
     square = optax.tree.sum(squares)
   return states.TrainState(state.step + 1, params, opt_state), jnp.sqrt(square)
+
+
+def check_by_layer(model, optimizer):
+  """Tries on a small model whether layers updated one by one end as those updated together.
+
+  Args:
+    model: T5Config.
+    optimizer: function of the learning rate that returns an optax transformation.
+
+  Raises:
+    SettingError: they do not: the optimizer makes one layer's update depend on others, or draws
+      random numbers for all at once.
+  """
+  small = dataclasses.replace(
+      model, emb_dim=64, num_heads=2, head_dim=32, mlp_dim=64, num_encoder_layers=2, num_decoder_layers=2,
+      vocab_size=32, dtype="float32", attention="xla", param_precision="float32")
+  update = jax.jit(functools.partial(apply_gradients, model=small, optimizer=optimizer))
+  begun, ended = [], []
+  for memory in ("device", "host"):
+    state = states.create(small, optimizer, None, sharding.local_mesh(), 0, memory)
+    # Layers of unequal size, or what looks at all of them would find each as large as the whole.
+    unequal = lambda x: x * (1 + jnp.arange(x.shape[0]).reshape(-1, *[1] * (x.ndim - 1)))
+    state = state._replace(params=jax.tree.map(unequal, state.params))
+    begun.append(state.params)
+    for number in range(2):
+      grads = optax.tree.random_like(jax.random.key(number), state.params)
+      state, _ = update(state, jax.tree.map(unequal, grads), 0.1, {"key": jax.random.key(0)})
+    ended.append(state.params)
+  moves, others = (jax.tree.map(jnp.subtract, *pair) for pair in zip(ended, begun))
+  for move, other in zip(jax.tree.leaves(moves), jax.tree.leaves(others)):
+    # A hundredth of the whole: 8-bit states may round an entry the other way.
+    if jnp.abs(move - other).sum() > 0.01 * jnp.abs(move).sum():
+      raise SettingError("Trainer.optimizer_memory", "host", "'device': with this optimizer layers updated "
+                         "one by one end elsewhere than together")
 
 
 def eval_step(params, batch, *, model):

@@ -119,7 +119,7 @@ def run(arguments, bindings):
       show_memory(trainer)
       return 0
     if arguments.check:
-      rundir.check_writable(trainer.model_dir)
+      rundir.check(trainer.model_dir, resolved, arguments.overwrite, arguments.allow_changes)
       trainer.data.check_cache()
       print(f"{resolved}\nThe settings and the first records of the data are fine.")
       return 0

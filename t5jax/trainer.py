@@ -114,8 +114,7 @@ class Trainer:
     state = self._abstract(model, self.mesh.make())
     self._check_curvature(state.opt_state)
     if self.optimizer_memory == "host":
-      update = functools.partial(steps.apply_gradients, model=model, optimizer=self.optimizer)
-      jax.eval_shape(update, state, state.params, 0.0, {"key": jax.random.key(0)})
+      steps.check_by_layer(model, self.optimizer)
 
   def run(self, stop_at_step=None):
     """Trains until the budget is spent, going on from the newest checkpoint if there is one.
@@ -129,7 +128,8 @@ class Trainer:
     """
     self.check()
     with self._start() as run, sharding.use(run.mesh), StopSignal() as stop, \
-        distributed.failing_together():
+        distributed.failing_together(), jax.debug_nans(jax.config.jax_debug_nans):
+      # The last: JAX forgets the variable JAX_DEBUG_NANS when it leaves an inner context of this kind.
       train_step = steps.compile_train_step(
           jax.tree.map(lambda x: x.sharding, run.state), model=run.model, optimizer=self.optimizer,
           z_loss=self.z_loss, max_grad_norm=self.max_grad_norm,

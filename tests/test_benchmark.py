@@ -51,8 +51,11 @@ def test_the_peer_has_as_many_parameters_and_learns(version):
 
 
 def test_wrong_flags_are_named():
-  with pytest.raises(ValueError, match="benchmark.windows = 0"):
-    benchmark.parse_arguments(["--gin_file=demo.gin", "--windows=0"])
+  for flags, message in ((["--windows=0"], "benchmark.windows = 0"),
+                         (["--peer_modes", "eager"], "--peer_modes = .*--against=transformers"),
+                         (["--output=/no/such/file"], "--output = '/no/such/file'.*can be written")):
+    with pytest.raises(ValueError, match=message):
+      benchmark.main(["--gin_file=demo.gin", *flags])
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Who is asked to join whom; one process asks nobody."""
 
+import types
+
 import jax
 import pytest
 
@@ -47,7 +49,8 @@ def test_slurm_is_found(calls, monkeypatch, changes, joins):
   assert not calls
 
 
-def test_flags_and_time_outs_reach_jax(calls):
+def test_flags_and_time_outs_reach_jax(calls, monkeypatch):
+  monkeypatch.setattr(distributed, "_check_processes", lambda num_processes: None)
   distributed.start("auto", "node1:1234", 4, 3, initialization_timeout=100, heartbeat_timeout=50)
   call, = calls
   assert {name: call[name] for name in ("coordinator_address", "num_processes", "process_id")} == dict(
@@ -57,6 +60,7 @@ def test_flags_and_time_outs_reach_jax(calls):
 
 @pytest.mark.parametrize("arguments, message", [
     (("auto", "node1", 2, 0), "--coordinator_address = 'node1'.*HOST:PORT"),
+    (("auto", "node1:65536", 2, 0), "--coordinator_address = 'node1:65536'.*HOST:PORT"),
     (("auto", "node1:1", 2, 2), "--process_id = 2.*from 0 to 1"),
     (("auto", "node1:1", 0, 0), "--num_processes = 0.*>= 1"),
     (("auto", None, 2, 0), "--coordinator_address = None"),
@@ -66,6 +70,15 @@ def test_flags_that_do_not_fit(calls, arguments, message):
   with pytest.raises(SettingError, match=message):
     distributed.start(*arguments)
   assert not calls
+
+
+def test_processes_that_do_not_fit_together(monkeypatch):
+  with pytest.raises(SettingError, match="--num_processes = 3 .*expected 1, as in process 0"):
+    distributed._check_processes(3)
+  devices = [types.SimpleNamespace(process_index=process) for process in (0, 1, 1, 1)]
+  monkeypatch.setattr(jax, "devices", lambda: devices)
+  with pytest.raises(ValueError, match="same number of devices; there are 1 in process 0, 3 in process 1"):
+    distributed._check_processes(None)
 
 
 def test_who_comes_alone_is_told_to_start_all(monkeypatch, capsys):

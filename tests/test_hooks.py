@@ -105,6 +105,14 @@ def test_a_finished_run_is_not_recorded_twice(tmp_path):
   assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
 
 
+def test_a_profile_of_steps_that_never_came_is_said(run, capsys):
+  hook = hooks.Profile(100, 200)
+  for status in ("running", "done"):
+    run.status = status
+    hook(run)
+  assert "no profile, since no step from 100 to 200 was done" in capsys.readouterr().out
+
+
 def test_when_hooks_are_due(run):
   periodic, final = hooks.Evaluate(every=2), hooks.Evaluate(every=None)
   step(run, 1.0)

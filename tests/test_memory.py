@@ -35,11 +35,7 @@ CONFIGURATIONS = {
         optim.quantized(optim.adamw_rms), 16, 2)}
 
 
-SLOW = ("recomputed, stochastic", "bfloat16 throughout, Kahan")
-
-
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CONFIGURATIONS])
+@pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_agrees_with_the_compiled_step(name):
   """Within 10 % for parameters, gradients and states, within 25 % in total, on this CPU."""
   t5, optimizer, batch_size, num_microbatches = CONFIGURATIONS[name]
@@ -130,5 +126,5 @@ def test_sharing_parameters_divides_the_state():
 
 
 def test_impossible_meshes_are_refused():
-  with pytest.raises(SettingError, match="MeshConfig.data"):
+  with pytest.raises(SettingError, match="MeshConfig.fsdp = 3"):
     sharding.MeshConfig(fsdp=3).make_abstract(8)

@@ -34,8 +34,8 @@ def test_a_place_that_cannot_be_written_is_seen_without_making_anything(tmp_path
   (tmp_path / "file").write_text("")
   for path in (tmp_path / "file", tmp_path / "file" / "below", "/proc/new"):
     with pytest.raises(ValueError, match=f"MODEL_DIR={path} cannot be written: "):
-      rundir.check_writable(path)
-  rundir.check_writable(tmp_path / "new" / "below")
+      rundir.check(path, "")
+  rundir.check(tmp_path / "new" / "below", "")
   assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -44,9 +44,10 @@ def test_a_place_that_cannot_be_written_is_seen_without_making_anything(tmp_path
     (OLD.replace("10", "20"), "TRAIN_STEPS: 10 there, 20 now"),
     (OLD.replace("a.B.x = 1\n", ""), "a.B.x: 1 there, None now")])
 def test_other_settings_are_refused_or_allowed(used, new, named, capsys):
-  with pytest.raises(ValueError, match=named):
-    with rundir.claim(used, new):
-      pass
+  for start in (rundir.claim(used, new).__enter__, lambda: rundir.check(used, new)):
+    with pytest.raises(ValueError, match=named):
+      start()
+  rundir.check(used, new, overwrite=True)
   assert (used / "config.gin").read_text() == OLD
   with rundir.claim(used, new, allow_changes=True):
     assert named in capsys.readouterr().out

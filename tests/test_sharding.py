@@ -113,6 +113,10 @@ def test_model_info_shows_the_mesh_and_every_layout(tmp_path):
   assert table.endswith("P('tensor', 'fsdp')")
   moments = [row for name, row in rows.items() if name.endswith("u/token_embedder/embedding")]
   assert len(moments) == 2 and all(row.endswith("('tensor', 'fsdp')") for row in moments)
+  on_host = states.abstract(tiny.model(), optim.adamw, None, mesh, "host")
+  rundir.write_model_info(tmp_path, on_host, mesh)
+  assert (tmp_path / "model-info.txt").read_text().count(" in the host's memory\n") == 2 * len(
+      jax.tree.leaves(on_host.params))
 
 
 def test_batches_arrive_as_they_are():

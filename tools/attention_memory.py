@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from t5jax.model.attend import attend
 from t5jax.model.attention import OffsetBias, offset_steps
+from t5jax.settings import AT_LEAST_ONE, check_numbers
 
 
 def temporary_bytes(implementation, length, num_heads, head_dim, causal=False):
@@ -45,6 +46,8 @@ def main():
   parser.add_argument("--num_heads", type=int, default=12)
   parser.add_argument("--head_dim", type=int, default=64)
   args = parser.parse_args()
+  check_numbers("attention_memory", lengths=(min(args.lengths), AT_LEAST_ONE),
+                num_heads=(args.num_heads, AT_LEAST_ONE), head_dim=(args.head_dim, AT_LEAST_ONE))
   print(f"MiB beside inputs and results, forward and backward, of one example with {args.num_heads} heads "
         f"of {args.head_dim}, float32, {jax.devices()[0].device_kind}\n")
   print(f"{'length':>8}{'xla':>12}{'pallas':>12}{'ratio':>9}")
@@ -55,4 +58,7 @@ def main():
 
 
 if __name__ == "__main__":
-  main()
+  try:
+    main()
+  except ValueError as error:
+    sys.exit(str(error))

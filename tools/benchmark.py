@@ -68,8 +68,8 @@ def parse_arguments(arguments=None):
   parser.add_argument("--gin_file", action="append", required=True, metavar="FILE",
                       help="the configuration of a run, with its --gin.NAME=value")
   parser.add_argument("--against", choices=["transformers"], help="the peer")
-  parser.add_argument("--peer_modes", nargs="+", default=["eager", "compiled"],
-                      choices=["eager", "compiled"])
+  parser.add_argument("--peer_modes", nargs="+", choices=["eager", "compiled"],
+                      help="of the peer; both, unless given")
   parser.add_argument("--steps", type=int, default=5, help="of a window")
   parser.add_argument("--windows", type=int, default=5)
   parser.add_argument("--with_data", action="store_true",
@@ -78,6 +78,8 @@ def parse_arguments(arguments=None):
   arguments = sys.argv[1:] if arguments is None else arguments
   bindings = [flag.removeprefix("--gin.") for flag in arguments if flag.startswith("--gin.")]
   options = parser.parse_args([flag for flag in arguments if not flag.startswith("--gin.")])
+  if options.peer_modes and not options.against:
+    raise SettingError("--peer_modes", options.peer_modes, "a peer, --against=transformers")
   check_numbers("benchmark", steps=(options.steps, AT_LEAST_ONE), windows=(options.windows, AT_LEAST_ONE))
   return options, bindings
 
@@ -141,11 +143,14 @@ def main(arguments=None):
     raise SettingError("--with_data", True, "no --against: the peer has no data")
   model, _ = plan_memory.sized(trainer)
   batch_size, lengths = trainer.data.batch_size, trainer.data.feature_lengths
+  if options.output:
+    _append(options.output, [])  # Not only when all is measured.
   if options.against:  # Both are to fit on the device.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
   ours = Contestant("t5jax", step_contestants.T5jax, options.gin_file, bindings, model, options.with_data)
   peers = [Contestant(f"transformers, {mode}", step_contestants.Transformers, model, batch_size, lengths,
-                      mode == "compiled") for mode in options.peer_modes if options.against]
+                      mode == "compiled")
+           for mode in options.peer_modes or ["eager", "compiled"] if options.against]
   measure([ours, *peers], options)
   model = ours.call("model")
   work = train_step_flops(model, batch_size, lengths["inputs"], lengths["targets"])
@@ -153,17 +158,26 @@ def main(arguments=None):
   fastest_matmul = ours.call("num_devices") * max(c.call("matmul_flops") for c in [ours, *peers])
   rows = [figures(c, work, fastest_matmul, tokens, c is ours, options.windows * options.steps)
           for c in [ours, *peers]]
-  print(f"\n{ours.call('device')}; {platform.machine()}, {os.cpu_count()} cores; batch {batch_size} at "
-        f"{lengths['inputs']}/{lengths['targets']}, {model.dtype}, {work / 1e9:,.0f} GFLOP of model work a "
-        f"step; best matmul {fastest_matmul / 1e9:,.0f} GFLOP/s; windows of {options.steps} steps\n")
+  device = f"{ours.call('device')}; {platform.machine()}, {os.cpu_count()} cores"
+  print(f"\n{device}; batch {batch_size} at {lengths['inputs']}/{lengths['targets']}, {model.dtype}, "
+        f"{model.vocab_size:,} embedding rows, {work / 1e9:,.4g} GFLOP of model work a step; best matmul "
+        f"{fastest_matmul / 1e9:,.0f} GFLOP/s; windows of {options.steps} steps\n")
   print(table(rows))
   if peers:
     print("\n" + ratio(ours, peers))
   if options.output:
-    with open(options.output, "a", encoding="utf-8") as file:
-      file.writelines(json.dumps(row) + "\n" for row in rows)
+    _append(options.output, [dict(row, device=device, arguments=arguments or sys.argv[1:]) for row in rows])
   for contestant in [ours, *peers]:
     contestant.close()
+
+
+def _append(path, rows):
+  """Adds lines of JSON to a file; raises SettingError if it cannot be written."""
+  try:
+    with open(path, "a", encoding="utf-8") as file:
+      file.writelines(json.dumps(row) + "\n" for row in rows)
+  except OSError as error:
+    raise SettingError("--output", path, f"a file that can be written ({error.strerror})") from error
 
 
 if __name__ == "__main__":

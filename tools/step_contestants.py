@@ -9,6 +9,7 @@ import dataclasses
 import os
 import resource
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -121,15 +122,16 @@ class T5jax:
     return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use") or _resident_peak()
 
   def _read(self):
-    import tempfile
-
-    folder = tempfile.mkdtemp()
-    self.model = self.trainer.model.with_vocabulary(self.trainer.data.prepare(folder).size)
+    self._folder = tempfile.TemporaryDirectory()  # The iterator reads its vocabulary.
+    self.model = self.trainer.model.with_vocabulary(self.trainer.data.prepare(self._folder.name).size)
     return self.trainer.data.train_iterator()
 
   def _random(self):
     data = self.trainer.data
     batch = random_batch(self.model.vocab_size, data.batch_size, data.feature_lengths)
+    if data.pack:  # One segment a row is as much work as several.
+      batch.update(encoder_segment_ids=np.ones_like(batch["encoder_input_tokens"]),
+                   decoder_segment_ids=np.ones_like(batch["decoder_input_tokens"]))
     while True:
       yield batch
 

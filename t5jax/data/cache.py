@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import tempfile
 import time
 
 import numpy as np
@@ -64,16 +65,32 @@ def build(data, cache_dir, num_processes=1):
     List of CacheReport.
 
   Raises:
-    DataError: the text cannot be read, or there is a cache of other text or another vocabulary.
+    DataError: the text cannot be read, there is a cache of other text or another vocabulary, or the
+      task is not for pretraining.
   """
   data = dataclasses.replace(data, use_cached=False, cache_dir=None)
   data.check()
+  if isinstance(data.task, str):
+    _check_objectives(data)
   folder = make_folder("cache_dir", cache_dir)
   with exclusive(folder, DataError(f"{folder}: another process is writing here.")):
     data.prepare(folder / data.name)
     splits = {task.name: task.splits for task in data.tasks("train")}
     return [_build_split(data, cache_dir, task, split, num_processes)
             for task in splits for split in splits[task]]
+
+
+def _check_objectives(data):
+  """Refuses, before anything is written, registered tasks of which no stream of tokens can be kept."""
+  with tempfile.TemporaryDirectory() as folder:
+    data.prepare(folder)
+  from t5jax.data import preprocessors
+
+  for task in data.tasks("train"):
+    if preprocessors.objective_of(task) is None:
+      raise DataError(f"task {task.name!r}: only tasks whose one preprocessor is "
+                      "t5jax.data.preprocessors.pretrain can be cached here; for others there is "
+                      "seqio_cache_tasks, whose caches USE_CACHED_TASKS reads as well.")
 
 
 def _build_split(data, cache_dir, task_name, split, num_processes):
@@ -183,10 +200,6 @@ def _groups(task, split, part, num_parts, vocabulary):
 
   from t5jax.data import preprocessors
 
-  if preprocessors.objective_of(task) is None:
-    raise DataError(f"task {task.name!r}: only tasks whose one preprocessor is "
-                    "t5jax.data.preprocessors.pretrain can be cached here; for others there is "
-                    "seqio_cache_tasks, whose caches USE_CACHED_TASKS reads as well.")
   shard = seqio.ShardInfo(part, num_parts) if num_parts > 1 else None
   documents = task.source.get_dataset(split, shuffle=False, shard_info=shard)
   return preprocessors.deterministic(preprocessors.tokenize(documents, vocabulary)).prefetch(4)

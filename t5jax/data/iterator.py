@@ -265,7 +265,8 @@ class TaskData:
     folder = pathlib.Path(self.cache_dir).expanduser() / self.name
     there = folder / VOCABULARY_NAME if hasattr(self.task, "register") else folder
     if not there.exists():  # Without its vocabulary, another would be trained now.
-      raise DataError(f"{folder}: there is no cache of task {self.name!r}. {cached.HOW_TO_BUILD}")
+      other = " If it is no task for pretraining, seqio_cache_tasks makes it." if folder == there else ""
+      raise DataError(f"{folder}: there is no cache of task {self.name!r}. {cached.HOW_TO_BUILD}{other}")
     return folder
 
   def _cached_examples(self, split, seed):
@@ -301,9 +302,7 @@ class TaskData:
       seqio.add_global_cache_dirs([os.path.expanduser(self.cache_dir)])
     options = dict(sequence_length=self.feature_lengths, split=split,
                    shuffle=shuffle, seed=seed, num_epochs=num_epochs, use_cached=self.use_cached)
-    if isinstance(provider, seqio.Mixture):
-      options["passthrough_features"] = ["epoch"]
-    else:
+    if not isinstance(provider, seqio.Mixture):
       options["shuffle_buffer_size"] = self.shuffle_buffer_size
     try:
       return provider.get_dataset(**options)

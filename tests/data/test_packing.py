@@ -94,6 +94,21 @@ def test_losses_of_tokens_do_not_depend_on_packing(register, tmp_path, attention
   np.testing.assert_allclose(losses[1], losses[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_mixture_with_pretraining(register, corpus_file, vocab_file, tmp_path, pack):
+  import seqio
+
+  name, target = f"both_{pack}", tmp_path / "run"
+  TextCorpus(files=str(corpus_file), vocab_file=str(vocab_file), name="of_text").register()
+  seqio.MixtureRegistry.add(name, [(register("pairs", pairs_of(200)), 1.0), ("of_text", 1.0)])
+  data = TaskData(name, LENGTHS, 4, pack=pack)
+  data.prepare(target)
+  tokens = np.concatenate([next(iterator)["encoder_input_tokens"] for iterator in [data.train_iterator()]
+                           for _ in range(10)])
+  lengths = np.count_nonzero(tokens, axis=1)
+  assert LENGTHS["inputs"] in lengths and (lengths < 20).any()
+
+
 def test_positions_are_restored(register, tmp_path):
   data = TaskData(register("pairs", pairs_of(300)), LENGTHS, 4, pack=True)
   data.prepare(tmp_path)

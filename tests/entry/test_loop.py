@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.entry.conftest import run_module
 
 GUARDED = '''
@@ -21,6 +23,13 @@ compile_train_step = steps.compile_train_step
 steps.compile_train_step = lambda *layout, **settings: Guarded(compile_train_step(*layout, **settings))
 sys.exit(train.main())
 '''
+
+
+@pytest.mark.slow
+def test_nans_are_found_where_they_arise(project):
+  done = run_module("t5jax.train", "--gin_file=tiny.gin", "--gin.MODEL_DIR=run", "--gin.LEARNING_RATE=1e30",
+                    cwd=project, env={"JAX_DEBUG_NANS": "1"}, check=False)
+  assert "FloatingPointError: invalid value (nan) encountered in" in done.stdout
 
 
 def test_thirty_steps(project):

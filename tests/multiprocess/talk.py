@@ -69,6 +69,11 @@ def place(me):
     with rundir.claim("run", text):
       assert pathlib.Path("run/config.gin").read_text() == text
       distributed.share(None)
+  try:
+    with rundir.claim("run", f"a = {me}\n"):
+      raise AssertionError("not raised")
+  except ValueError as error:
+    assert "a: 0 in process 0, 1 in process 1" in str(error)
 
 
 def fail():

@@ -128,6 +128,12 @@ def test_an_optimizer_that_mixes_parameters_is_refused():
                    state, state.params, 0.1, {})
 
 
+def test_optimizers_are_tried_before_a_run():
+  steps.check_by_layer(tiny.model(), optim.quantized(optim.adamw_rms))
+  with pytest.raises(SettingError, match="'host'.*'device': with this optimizer layers updated one by one"):
+    steps.check_by_layer(tiny.model(), optax.lamb)  # It scales by the norm of a whole stack.
+
+
 def test_averages_are_those_of_states_on_the_device():
   averages = []
   for where in ("device", "host"):
